@@ -1,0 +1,148 @@
+"""What a front end (HTTP, gRPC) asks of the coordinator, and what it hears back.
+
+Plain values, already validated in shape; whether a request fits the model is checked by
+`Generator.prepare`, which raises `InvalidRequest` naming the field.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+Prompt = str | Sequence[int] | Sequence[ChatMessage]
+"""A text as it is, token ids as they are, or a conversation for the chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How a request speculates: `auto`, `off`, or a drafter's name. Never changes the text."""
+
+    method: str = "auto"
+    num_speculative_tokens: int | None = None
+    """With `auto` a maximum, else exact unless budget, context or a missing match cuts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One answer wanted. None means that the client left it open."""
+
+    request_id: str
+    prompt: str | tuple[int, ...] | tuple[ChatMessage, ...]
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    speculation: Speculation = Speculation()
+    session_id: str = ""
+
+
+class FinishReason(Enum):
+    """Why an answer ended; values as in the OpenAI API."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(slots=True)
+class SpeculativeStats:
+    """What speculation did, for one answer or summed over many."""
+
+    num_target_passes: int = 0
+    num_spec_steps: int = 0
+    """Rounds with drafts."""
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+    acceptance_histogram: list[int] = field(default_factory=list)
+    """`[j]`: rounds with drafts that accepted exactly j."""
+    num_committed_tokens: int = 0
+
+    @property
+    def tokens_per_target_pass(self) -> float:
+        """Committed tokens per pass of the target; what goals are set on."""
+        return self.num_committed_tokens / self.num_target_passes if self.num_target_passes else 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """1 + accepted per round with drafts (vLLM's convention: the bonus token counts)."""
+        if not self.num_spec_steps:
+            return 0.0
+        return 1 + self.num_accepted_draft_tokens / self.num_spec_steps
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted / proposed."""
+        if not self.num_draft_tokens:
+            return 0.0
+        return self.num_accepted_draft_tokens / self.num_draft_tokens
+
+    def record_pass(self, num_draft_tokens: int, num_accepted: int, num_committed: int) -> None:
+        """Count one pass of the target."""
+        self.num_target_passes += 1
+        self.num_committed_tokens += num_committed
+        if num_draft_tokens == 0:
+            return
+        self.num_spec_steps += 1
+        self.num_draft_tokens += num_draft_tokens
+        self.num_accepted_draft_tokens += num_accepted
+        self._grow(num_accepted + 1)
+        self.acceptance_histogram[num_accepted] += 1
+
+    def add(self, other: "SpeculativeStats") -> None:
+        """Add the counts of another answer."""
+        self.num_target_passes += other.num_target_passes
+        self.num_spec_steps += other.num_spec_steps
+        self.num_draft_tokens += other.num_draft_tokens
+        self.num_accepted_draft_tokens += other.num_accepted_draft_tokens
+        self.num_committed_tokens += other.num_committed_tokens
+        self._grow(len(other.acceptance_histogram))
+        for index, count in enumerate(other.acceptance_histogram):
+            self.acceptance_histogram[index] += count
+
+    def _grow(self, length: int) -> None:
+        missing = length - len(self.acceptance_histogram)
+        if missing > 0:
+            self.acceptance_histogram.extend([0] * missing)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationStep:
+    """New tokens of an answer, and the text that has become certain with them."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    num_committed_tokens: int
+    """Tokens of the answer so far, these included: a value to resume from."""
+    finish_reason: FinishReason | None = None
+    """Set in the last step only."""
+
+
+@dataclass(slots=True)
+class Generation:
+    """A request that has been admitted: its prompt in tokens, and its counts as they grow."""
+
+    request: GenerationRequest
+    prompt_token_ids: tuple[int, ...]
+    seed: int
+    max_tokens: int
+    """The limit in force: the request's, or what the context leaves."""
+    created: int
+    """Unix time in seconds."""
+    stats: SpeculativeStats = field(default_factory=SpeculativeStats)
+    num_committed_tokens: int = 0
+    numerics_changed: bool = False
+    """The answer moved between workers of unequal arithmetic (DESIGN §3)."""

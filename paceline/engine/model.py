@@ -1,0 +1,51 @@
+"""What a model looks like to the verifier and to a drafter: one ragged pass at a time.
+
+Two implementations: `TableModel` (a seeded law, for tests) and `TransformerModel` (a causal
+language model from transformers). Both keep the invariant that a row of logits depends, bit for
+bit, only on the tokens before it: never on the width of the pass, on the other sequences in it,
+or on how the KV before it came to be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.engine.kv_cache import KVCache, KVSequence
+
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class PassSequence:
+    """One sequence's share of a pass: `token_ids` run at positions `kv.num_tokens` onwards."""
+
+    kv: KVSequence[Any]
+    token_ids: Sequence[int]
+    num_logits: int
+    """Logits rows wanted, for the last so many of `token_ids`; 0 for a chunk of a prefill."""
+
+
+class LanguageModel(Protocol):
+    """A causal language model and its KV cache, driven by one thread."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids the model can emit (without padding rows)."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence in tokens, prompt and answer together."""
+
+    @property
+    def kv_cache(self) -> KVCache[Any]:
+        """The KV of all sequences of this model."""
+
+    def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
+        """Run one pass; return float32 `[num_logits, V]` per sequence, in order.
+
+        Writes the KV of all `token_ids` and advances `kv.num_tokens` by their number. The caller
+        has reserved the room (`KVCache.reserve`) and truncates afterwards what it does not keep.
+        """

@@ -1,0 +1,55 @@
+"""The errors that Paceline raises on purpose.
+
+    PacelineError
+    ├── InvalidConfig          a setting, model or checkpoint is wrong; raised before listening
+    ├── InvalidRequest         a request is wrong            400  INVALID_ARGUMENT
+    ├── NotFound               no such model or record       404  NOT_FOUND
+    ├── Overloaded             no room now; try again        429  RESOURCE_EXHAUSTED
+    └── Unavailable            no worker can answer          503  UNAVAILABLE
+
+Every message is a sentence that names the field or key, its value and what was expected.
+"""
+
+
+class PacelineError(Exception):
+    """Base of all errors below."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidConfig(PacelineError):
+    """A setting, model or checkpoint cannot be used."""
+
+
+class InvalidRequest(PacelineError):
+    """A request cannot be answered as it is; `field` names what is wrong with it."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class NotFound(PacelineError):
+    """What was asked for does not exist; `field` names where it was asked for."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class Overloaded(PacelineError):
+    """There is no room at the moment; `retry_after_s` is a hint in seconds."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(PacelineError):
+    """Nobody can answer at the moment; `retry_after_s` is a hint in seconds."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

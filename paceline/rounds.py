@@ -1,0 +1,226 @@
+"""Sequences, spans and rounds as plain Python: what coordinator, drafts and targets say.
+
+Mirrors `protos/paceline/v1` (`paceline.wire` converts); knows nothing about gRPC. A token's
+position is its absolute index in the sequence, prompt included.
+"""
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+PROTOCOL_MAJOR = 1
+PROTOCOL_MINOR = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpan:
+    """ "Your copy is right up to `start`; drop what follows; append these." """
+
+    start: int
+    prefix_hash: int
+    token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSettings:
+    """How the tokens of a sequence are chosen; all that a takeover needs beside the tokens."""
+
+    max_length: int
+    """The sequence is never made longer than this, prompt included."""
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    choice: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    """Nothing is committed behind one of these tokens."""
+    min_length: int = 0
+    """While the sequence is shorter than this, the stop tokens are banned."""
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """Proposed tokens: a chain when `parents` is empty, else a tree (-1: follows the span)."""
+
+    token_ids: Sequence[int] = ()
+    parents: Sequence[int] = ()
+
+
+NO_DRAFTS = Drafts()
+
+
+class RoundErrorReason(Enum):
+    """Why a round failed; values as in the protocol."""
+
+    INVALID_ARGUMENT = 1
+    TOO_LONG = 2
+    OVERLOADED = 3
+    DRAINING = 4
+    INTERNAL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RoundError:
+    """The failure of one sequence's round; its stream and the other sequences go on."""
+
+    reason: RoundErrorReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTiming:
+    """Where the time of a round went inside a worker."""
+
+    queue_us: int = 0
+    compute_us: int = 0
+    pass_rows: int = 0
+    pass_sequences: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """The state of a worker, sent along with its answers."""
+
+    num_sequences: int = 0
+    num_waiting: int = 0
+    kv_used: int = 0
+    kv_capacity: int = 0
+    num_preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeRound:
+    """One sequence that wants up to `num_speculative_tokens` drafts."""
+
+    sequence_id: str
+    round: int
+    span: TokenSpan
+    num_speculative_tokens: int
+    settings: SequenceSettings | None = None
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeResult:
+    """The answer to a `ProposeRound`; with `held` set the caller sends again from there."""
+
+    sequence_id: str
+    round: int
+    held: int | None = None
+    drafts: Drafts = NO_DRAFTS
+    timing: RoundTiming = RoundTiming()
+    error: RoundError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRound:
+    """One sequence that wants tokens: its drafts checked, then the target's own."""
+
+    sequence_id: str
+    round: int
+    span: TokenSpan
+    drafts: Drafts = NO_DRAFTS
+    max_new_tokens: int = 1
+    settings: SequenceSettings | None = None
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """One pass of a `VerifyRound`; `start` is the position of the first of `token_ids`."""
+
+    sequence_id: str
+    round: int
+    held: int | None = None
+    start: int = 0
+    token_ids: Sequence[int] = ()
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    last: bool = True
+    timing: RoundTiming = RoundTiming()
+    error: RoundError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """Measured milliseconds of a pass of `rows` rows behind `context` tokens."""
+
+    rows: int
+    context: int
+    milliseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker is; zero and empty fields mean "no limit" and "any"."""
+
+    instance_id: str
+    version: str
+    model: str = ""
+    numerics: str = ""
+    tokenizer_digest: str = ""
+    vocab_size: int = 0
+    max_model_len: int = 0
+    max_speculative_tokens: int = 0
+    drafter: str = ""
+    pass_costs: tuple[PassCost, ...] = ()
+    protocol_major: int = PROTOCOL_MAJOR
+    protocol_minor: int = PROTOCOL_MINOR
+
+
+@dataclass(slots=True)
+class TokenLog:
+    """The tokens of a sequence, four bytes each."""
+
+    token_ids: "array[int]" = field(default_factory=lambda: array("I"))
+
+    @classmethod
+    def of(cls, token_ids: Iterable[int]) -> "TokenLog":
+        """A log of these tokens."""
+        return cls(array("I", token_ids))
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def prefix_hash(self, length: int) -> int:
+        """The hash of the first `length` tokens (see tokens.proto)."""
+        return prefix_hash(self.token_ids[:length])
+
+    def span(self, start: int) -> TokenSpan:
+        """The span that brings a worker which holds `start` tokens up to date."""
+        return TokenSpan(start, self.prefix_hash(start), self.token_ids[start:])
+
+    def sync(self, span: TokenSpan) -> int | None:
+        """Apply a span. Returns how many leading tokens are unchanged.
+
+        None when the span cannot be vouched for: it starts behind the end, or the hash of what is
+        before it differs. Nothing is changed then.
+        """
+        if span.start > len(self) or self.prefix_hash(span.start) != span.prefix_hash:
+            return None
+        old = self.token_ids[span.start :]
+        new = array("I", span.token_ids)
+        self.token_ids[span.start :] = new
+        return span.start + _common_length(old, new)
+
+
+def prefix_hash(token_ids: "array[int]") -> int:
+    """BLAKE2b-64 over little-endian 4-byte ids, read as a little-endian integer (tokens.proto)."""
+    if sys.byteorder == "big":
+        token_ids = token_ids[:]
+        token_ids.byteswap()
+    digest = hashlib.blake2b(token_ids.tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _common_length(a: "array[int]", b: "array[int]") -> int:
+    shorter = min(len(a), len(b))
+    if a[:shorter] == b[:shorter]:
+        return shorter
+    return next(i for i in range(shorter) if a[i] != b[i])
