@@ -146,3 +146,35 @@ class Generation:
     num_committed_tokens: int = 0
     numerics_changed: bool = False
     """The answer moved between workers of unequal arithmetic (DESIGN §3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker as the coordinator sees it."""
+
+    address: str
+    role: str
+    """`draft` or `target`."""
+    ready: bool
+    reason: str
+    """Why it is not ready; empty when it is."""
+    model: str = ""
+    drafter: str = ""
+    num_sequences: int = 0
+    numerics: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """The state of the whole service."""
+
+    ready: bool
+    reason: str
+    """Why a request would not work now; empty when it would."""
+    model: str
+    workers: tuple[WorkerStatus, ...]
+    num_running: int
+    stats: SpeculativeStats
+    """Sums since the coordinator started."""
+    session_store: str
+    """`redis`, `memory`, or `redis (unreachable: in memory for now)`."""
