@@ -188,7 +188,7 @@ class TableStorage:
 
 
 class TableModel:
-    """`LanguageModel` of a `TableLaw`, about 50 microseconds a row."""
+    """`LanguageModel` of a `TableLaw`, about 70 microseconds a row."""
 
     def __init__(
         self,
