@@ -1,0 +1,49 @@
+"""Settings of the coordinator. Read in `__main__` only and passed down as arguments."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from paceline.config import Address, Count, LogLevel, Port, Settings
+
+
+class CoordinatorSettings(Settings):
+    """Paceline coordinator: takes requests and runs the rounds between draft and target."""
+
+    targets: Annotated[tuple[Address, ...], Field(min_length=1)]
+    """Addresses of the target workers, `host:port`."""
+
+    drafts: tuple[Address, ...] = ()
+    """Addresses of the draft workers. None: plain decoding."""
+
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] = 7
+    """Most drafts per round; how many are used follows from how many are accepted. 7 and the
+    target's own token make a pass of 8 rows, beyond which a pass on a CPU gets slower faster than
+    drafts get accepted. 0: plain decoding."""
+
+    redis_url: str = ""
+    """Where sessions are recorded, `redis://host:port/db`. Empty: in memory only."""
+
+    max_running_requests: Count = 64
+    """Requests decoded at the same time; more wait."""
+
+    max_waiting_requests: Annotated[int, Field(ge=0)] = 256
+    """Requests that wait; more are turned away with 429, since a queue this long means seconds
+    to minutes of waiting already."""
+
+    drain_seconds: Annotated[float, Field(ge=0)] = 25.0
+    """How long running answers may take to end when the coordinator is told to stop. Under the 30
+    seconds after which Kubernetes kills a pod."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. The default admits this machine only, since requests are not
+    authenticated."""
+
+    http_port: Port = 8000
+    """Port of the OpenAI-compatible API; 0: any free one."""
+
+    grpc_port: Port = 50051
+    """Port of `paceline.v1.CoordinatorService`; 0: any free one."""
+
+    log_level: LogLevel = "info"
+    """Least severe messages that are logged."""

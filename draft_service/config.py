@@ -1,0 +1,60 @@
+"""Settings of a draft worker. Read in `__main__` only and passed down as arguments."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from paceline.config import Count, LogLevel, Port, Settings
+
+
+class DraftSettings(Settings):
+    """Paceline draft worker: proposes the next tokens cheaply."""
+
+    drafter: Literal["prompt-lookup", "draft-model", "self"] = "prompt-lookup"
+    """How to propose. `prompt-lookup` copies what followed the last tokens earlier in the text and
+    costs nothing; `draft-model` asks a smaller model with the same tokenizer; `self` asks the
+    target's own model (for tests: everything is accepted, nothing is gained)."""
+
+    model: str = ""
+    """`draft-model`: Hugging Face id or directory of the draft model. `self`: the target's model;
+    empty for the bundled one. `prompt-lookup` has none."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and KV cache. `auto`: float32 on a CPU, bfloat16 on a GPU."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs. `auto`: a GPU if there is one."""
+
+    kv_cache_tokens: Count | None = None
+    """Room for the KV of so many tokens, all sequences together. Unset: chosen from the memory
+    that is free after the model is loaded."""
+
+    max_speculative_tokens: Count = 16
+    """Most tokens proposed at a time, as many as a target checks by default."""
+
+    num_threads: Count | None = None
+    """CPU threads of a pass. Unset: PyTorch's own choice, all cores."""
+
+    cache_dir: str = ""
+    """Where downloaded models are kept. Empty: Hugging Face's own cache."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. The default admits this machine only, since the port is not
+    authenticated."""
+
+    port: Port = 50071
+    """gRPC port; 0: any free one."""
+
+    log_level: LogLevel = "info"
+    """Least severe messages that are logged."""
+
+    @model_validator(mode="after")
+    def _model_fits_drafter(self) -> Self:
+        if self.drafter == "draft-model" and not self.model:
+            raise ValueError("--model (PACELINE_MODEL) is required by the drafter draft-model")
+        if self.drafter == "prompt-lookup" and self.model:
+            raise ValueError(
+                f"--model (PACELINE_MODEL) is {self.model!r}, but the drafter prompt-lookup "
+                "should have none"
+            )
+        return self

@@ -1,0 +1,51 @@
+"""Settings of a target worker. Read in `__main__` only and passed down as arguments."""
+
+from typing import Literal
+
+from paceline.config import Count, LogLevel, Port, Settings
+
+
+class TargetSettings(Settings):
+    """Paceline target worker: the model whose answers are wanted."""
+
+    model: str = ""
+    """Hugging Face id or directory of the model, or `table:<seed>` for the table model of the
+    tests. Empty: the bundled SmolLM2-135M-Instruct, so that a first start needs no network."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and KV cache. `auto`: float32 on a CPU, bfloat16 on a GPU."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs. `auto`: a GPU if there is one."""
+
+    max_model_len: Count | None = None
+    """Longest sequence in tokens, prompt and answer together. Unset: what the model was made
+    for."""
+
+    kv_cache_tokens: Count | None = None
+    """Room for the KV of so many tokens, all sequences together. Unset: chosen from the memory
+    that is free after the model is loaded."""
+
+    max_batch_tokens: Count = 512
+    """Rows of one pass; a longer prompt is cut into chunks of this. More rows make prefill a little
+    faster and let running answers wait longer for a new prompt."""
+
+    max_speculative_tokens: Count = 16
+    """Most drafts checked per sequence and pass; more are trimmed. Wider passes cost more than
+    they gain on common hardware."""
+
+    num_threads: Count | None = None
+    """CPU threads of a pass. Unset: PyTorch's own choice, all cores."""
+
+    cache_dir: str = ""
+    """Where downloaded models are kept. Empty: Hugging Face's own cache."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. The default admits this machine only, since the port is not
+    authenticated."""
+
+    port: Port = 50061
+    """gRPC port; 0: any free one."""
+
+    log_level: LogLevel = "info"
+    """Least severe messages that are logged."""
