@@ -1,0 +1,173 @@
+"""The token that a row of logits and a sequence's settings stand for.
+
+Knows nothing about models, drafts or rounds. Draft and target call the same function, and the
+target's answer is final: it depends on the row, the settings and the position, on nothing else.
+
+Order: `logit_bias` is added, and a bias of -100 or less bans the token; below `min_length` the stop
+tokens are banned. At temperature 0 the highest logit wins. Above, logits are divided by the
+temperature; top-k, then top-p over what is left, then min-p keep their tokens, as in transformers;
+the kept token with the highest sum of scaled logit and noise wins. Equal values rank by token id,
+lowest first, everywhere: exactly k tokens stay after top-k, and top-p keeps the shortest head
+whose share is at least `top_p`.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.engine.noise import (
+    MAX_GUMBEL,
+    MIN_GUMBEL,
+    TokenIds,
+    Uniforms,
+    gumbel_of,
+    uniform,
+    uniform_row,
+)
+from paceline.errors import InvalidRequest
+from paceline.rounds import SequenceSettings
+
+Logits = NDArray[np.float32]
+ScaledLogits = NDArray[np.float64]
+"""Logits over temperature, less their maximum: the best token has 0, banned ones minus infinity."""
+
+BAN = -100.0
+"""A bias from here downwards bans a token (OpenAI: "values like -100 should result in a ban")."""
+
+_GROUP_SIZE = 64
+
+_SUBSET_SHARE = 3
+"""Noise for listed tokens costs up to three times as much a token as for the whole vocabulary."""
+
+
+def choose_token(
+    logits: Logits,  # [V]; not changed
+    settings: SequenceSettings,
+    position: int,
+) -> int:
+    """The token at `position`, the absolute index in the sequence (prompt included).
+
+    Raises `InvalidRequest` when bias and minimum length ban every token that the model allows, and
+    `FloatingPointError` when the logits hold NaN or plus infinity.
+    """
+    logits = _allowed(logits, settings, position)
+    best = int(logits.argmax())  # the first of equals; of NaN, if there is one
+    highest = float(logits[best])
+    if highest == -math.inf:
+        raise InvalidRequest(
+            f"No token is left to choose at position {position}: logit_bias and min_tokens ban "
+            "every token; expected at least one to remain.",
+            field="logit_bias",
+        )
+    if not math.isfinite(highest):
+        raise FloatingPointError(
+            f"The logits of position {position} hold {highest}; expected finite numbers."
+        )
+    if settings.temperature == 0.0:
+        return best
+    scaled = np.subtract(logits, highest, dtype=np.float64)
+    scaled /= settings.temperature
+    return _choose_with_noise(scaled, settings, position)
+
+
+def _allowed(logits: Logits, settings: SequenceSettings, position: int) -> Logits:
+    """The logits after bias and bans; ids that the model lacks have no effect."""
+    banned_ids = settings.stop_token_ids if position < settings.min_length else ()
+    if not settings.logit_bias and not banned_ids:
+        return logits
+    logits = logits.copy()
+    for token_id, bias in settings.logit_bias:
+        if token_id < len(logits):
+            logits[token_id] += bias if bias > BAN else -math.inf
+    for token_id in banned_ids:
+        if token_id < len(logits):
+            logits[token_id] = -math.inf
+    return logits
+
+
+def _choose_with_noise(scaled: ScaledLogits, settings: SequenceSettings, position: int) -> int:
+    kept_ids = _kept_ids(scaled, settings)
+    if kept_ids is None:
+        row = uniform_row(settings.seed, settings.choice, position, len(scaled))
+        return _winner(scaled, row)
+    uniforms = uniform(settings.seed, settings.choice, position, kept_ids)
+    return int(kept_ids[_winner(scaled[kept_ids], uniforms)])
+
+
+def _kept_ids(scaled: ScaledLogits, settings: SequenceSettings) -> TokenIds | None:
+    """The tokens that need noise, ascending; None stands for the whole vocabulary.
+
+    Those are what the filters keep, less what is so far behind the best token that no noise can
+    make up for it. Each filter keeps a head of the ranking, so a lowest value and a number say it.
+    """
+    lowest = MIN_GUMBEL - MAX_GUMBEL
+    if settings.min_p > 0.0:
+        lowest = max(lowest, math.log(settings.min_p))
+    num_kept = len(scaled)
+    if 0 < settings.top_k < num_kept or settings.top_p < 1.0:
+        head = _ranked_head(scaled, settings.top_k, settings.top_p)
+        num_kept = len(head)
+        lowest = max(lowest, head[-1])
+    is_kept = scaled >= lowest
+    if num_kept == len(scaled) and np.count_nonzero(is_kept) * _SUBSET_SHARE > num_kept:
+        return None if settings.min_p == 0.0 else np.flatnonzero(is_kept)
+    kept_ids = np.flatnonzero(is_kept)
+    num_surplus = len(kept_ids) - num_kept
+    if num_surplus > 0:
+        tied = np.flatnonzero(scaled[kept_ids] == lowest)
+        kept_ids = np.delete(kept_ids, tied[-num_surplus:])
+    return kept_ids
+
+
+def _ranked_head(scaled: ScaledLogits, top_k: int, top_p: float) -> ScaledLogits:
+    """The values of the tokens that top-k and then top-p keep, highest first."""
+    if 0 < top_k < len(scaled):
+        head = np.sort(_with_highest(scaled, top_k))[: -top_k - 1 : -1]
+        mass = np.exp(head).sum()
+    else:
+        mass = np.exp(scaled).sum()
+        head = np.sort(_with_mass(scaled, top_p * mass))[::-1]
+    mass_up_to = np.cumsum(np.exp(head))
+    num_kept = int(np.searchsorted(mass_up_to, top_p * mass)) + 1
+    return head[:num_kept]
+
+
+def _with_highest(scaled: ScaledLogits, count: int) -> ScaledLogits:
+    """Some values, the `count` highest among them: sorting all is slow.
+
+    As many group maxima are at least as high as the lowest value taken, so no more are needed.
+    """
+    num_groups = len(scaled) // _GROUP_SIZE
+    if count > num_groups:
+        return scaled
+    maxima = scaled[: num_groups * _GROUP_SIZE].reshape(_GROUP_SIZE, num_groups).max(axis=0)
+    highest: ScaledLogits = scaled[scaled >= np.sort(maxima)[-count]]
+    return highest
+
+
+def _with_mass(scaled: ScaledLogits, mass: float) -> ScaledLogits:
+    """Values from the top downwards that hold at least `mass`: sorting all is slow."""
+    for lowest in (-4.0, -8.0, -16.0):
+        head: ScaledLogits = scaled[scaled >= lowest]
+        if np.exp(head).sum() > mass * 1.000001:
+            return head
+    return scaled
+
+
+def _winner(scaled: ScaledLogits, uniforms: Uniforms) -> int:
+    """The index of the highest scaled logit plus noise.
+
+    Noise needs two logarithms, so it is computed only for those that can win. From -log u >= 1 - u
+    follows that a token whose noise reaches x has 1 - u <= exp(-x); and x must at least make up
+    for the distance to the score of one token that is known, the one with the highest logit.
+    """
+    best = int(scaled.argmax())
+    score_to_beat = scaled[best] - math.log(-math.log(uniforms[best]))
+    with np.errstate(over="ignore"):  # far behind: minus infinity in single precision
+        distance = np.subtract(scaled, score_to_beat, dtype=np.float32, casting="same_kind")
+    reach = np.exp(distance)
+    reach *= np.float32(1.001)  # far above the rounding of the single-precision estimate
+    rivals = np.flatnonzero(1.0 - uniforms <= reach)
+    scores = scaled[rivals] + gumbel_of(uniforms[rivals])
+    return int(rivals[scores.argmax()])
