@@ -1,0 +1,250 @@
+"""Finds the model that `--model` names, loads it and says what a worker must know about it.
+
+A name is the bundled model's, a directory in the layout of Hugging Face, or an id there, taken from
+the local cache if it is complete and fetched otherwise. Knows nothing about how the model is run:
+attention, KV cache and batches are the business of the caller.
+
+Invariant: a checkpoint is loaded whole, or refused with a sentence that names what is wrong. No
+weight is left as it was initialised, no code of a checkpoint is run.
+"""
+
+import json
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from paceline.engine.default_model import DEFAULT_MODEL, default_model_directory
+from paceline.engine.tokenizer_files import (
+    GENERATION_FILE,
+    TOKENIZER_FILE,
+    TokenizerFile,
+    read_tokenizer_files,
+    vocabulary_size,
+)
+from paceline.errors import InvalidConfig
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+_WEIGHTS_FILE = "model.safetensors"
+_WEIGHTS_INDEX = "model.safetensors.index.json"
+_HUB_FILES = ["*.json", "*.jinja", "*.model", "model*.safetensors"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A causal language model in memory."""
+
+    name: str
+    module: PreTrainedModel
+    vocab_size: int
+    """Ids that the tokenizer knows; the model may have more rows, as padding."""
+    max_model_len: int
+    """Tokens, prompt and answer together."""
+    eos_token_ids: frozenset[int]
+    """Any of these ends a text."""
+    tokenizer_files: list[TokenizerFile]
+
+
+def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
+    """The checkpoint directory of `model`.
+
+    What has to be made or fetched goes below `cache_dir`; None: `~/.cache/paceline` for the bundled
+    model, Hugging Face's own cache for theirs.
+
+    Raises:
+        InvalidConfig: there is no such directory, and no such model at hand or to be fetched.
+    """
+    if model == DEFAULT_MODEL:
+        return default_model_directory(cache_dir or _home_cache())
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
+        raise InvalidConfig(f"model {model!r} looks like a directory and does not exist")
+    return _hub_directory(model, cache_dir)
+
+
+def load_model(
+    model: str,
+    *,
+    dtype: str,
+    device: str,
+    max_model_len: int | None = None,
+    cache_dir: Path | None = None,
+) -> LoadedModel:
+    """Load `model` for inference; `max_model_len` (None: the model's own) may only lower it.
+
+    Raises:
+        InvalidConfig: the model, its checkpoint, the data type, the device or the length is wrong.
+    """
+    torch_dtype, torch_device = _dtype(dtype), _device(device)
+    disable_progress_bar()
+    directory = resolve_model(model, cache_dir)
+    config = _config(model, directory)
+    path = Path(model).expanduser()
+    length = _max_model_len(model, config, max_model_len)
+    module = _module(model, directory, torch_dtype, torch_device)
+    eos_token_ids, tokenizer_files = _tokenizer(model, directory, module)
+    return LoadedModel(
+        name=path.resolve().name if path.is_dir() else model,
+        module=module,
+        vocab_size=min(vocabulary_size(tokenizer_files), module.config.vocab_size),
+        max_model_len=length,
+        eos_token_ids=eos_token_ids,
+        tokenizer_files=tokenizer_files,
+    )
+
+
+def _home_cache() -> Path:
+    try:
+        return Path.home() / ".cache" / "paceline"
+    except RuntimeError:
+        raise InvalidConfig("this user has no home directory: set cache_dir") from None
+
+
+def _hub_directory(model: str, cache_dir: Path | None) -> Path:
+    fetch = partial(snapshot_download, model, cache_dir=cache_dir, allow_patterns=_HUB_FILES)
+    try:
+        local = Path(fetch(local_files_only=True))
+        # A snapshot without a listing may be cut short; then its weights are what is missing.
+        if _missing_file(local) is None:
+            return local
+    except (OSError, ValueError):
+        pass
+    try:
+        return Path(fetch())
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidConfig(
+            f"model {model!r} is not to be had: it is no directory, the local Hugging Face cache "
+            f"lacks it or a part of it, and fetching it failed ({reason}); "
+            f"expected {DEFAULT_MODEL}, table:<seed>, a directory or a Hugging Face id"
+        ) from error
+
+
+def _missing_file(directory: Path) -> str | None:
+    """The first file that a checkpoint needs and that is not there."""
+    if not (directory / "config.json").is_file():
+        return "config.json"
+    names = [_WEIGHTS_FILE]
+    if (directory / _WEIGHTS_INDEX).is_file():
+        names = sorted(
+            set(json.loads((directory / _WEIGHTS_INDEX).read_text())["weight_map"].values())
+        )
+    return next((name for name in names if not (directory / name).is_file()), None)
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise InvalidConfig(f"dtype {name!r}: expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InvalidConfig(f"device {name!r}: expected cpu, cuda or cuda:<index>") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InvalidConfig(f"device {name!r}: torch sees {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _config(model: str, directory: Path) -> PretrainedConfig:
+    missing = _missing_file(directory)
+    if missing is not None:
+        raise InvalidConfig(f"model {model!r}: the directory {str(directory)!r} has no {missing}")
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(directory)
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidConfig(f"model {model!r}: its config.json cannot be used: {error}") from error
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        raise InvalidConfig(
+            f"model {model!r}: its config.json has quantization_config {quantization!r}; "
+            "expected a checkpoint without quantization"
+        )
+    return config
+
+
+def _max_model_len(model: str, config: PretrainedConfig, wanted: int | None) -> int:
+    own: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if own is None and wanted is None:
+        raise InvalidConfig(
+            f"model {model!r} names no max_position_embeddings; set max_model_len to its limit"
+        )
+    if wanted is not None and not 1 <= wanted <= (own or wanted):
+        raise InvalidConfig(
+            f"max_model_len {wanted}: expected 1 to {own or 'any number'}, "
+            f"the max_position_embeddings of model {model!r}"
+        )
+    return wanted or own or 0
+
+
+def _module(
+    model: str, directory: Path, dtype: torch.dtype, device: torch.device
+) -> PreTrainedModel:
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=dtype, use_safetensors=True, output_loading_info=True
+        )
+    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
+        raise InvalidConfig(f"model {model!r}: its weights cannot be loaded: {error}") from error
+    # transformers would leave them as they were initialised, at random.
+    missing = sorted(loaded[1]["missing_keys"])
+    if missing:
+        raise InvalidConfig(
+            f"model {model!r}: its safetensors lack {len(missing)} weights, first {missing[0]!r}"
+        )
+    module: PreTrainedModel = loaded[0].to(device).eval().requires_grad_(False)
+    return module
+
+
+def _tokenizer(
+    model: str, directory: Path, module: PreTrainedModel
+) -> tuple[frozenset[int], list[TokenizerFile]]:
+    """The tokens that end a text, and the files with which a coordinator makes the tokenizer."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidConfig(f"model {model!r}: its tokenizer cannot be loaded: {error}") from error
+    # Saved anew: old checkpoints spread over more files, and name a class only in config.json.
+    with tempfile.TemporaryDirectory() as saved:
+        tokenizer.save_pretrained(saved)
+        if not (Path(saved) / TOKENIZER_FILE).is_file():
+            raise InvalidConfig(
+                f"model {model!r}: its tokenizer {type(tokenizer).__name__} cannot be written as "
+                f"{TOKENIZER_FILE}; expected one that the tokenizers library can run"
+            )
+        settings: dict[str, Any] = {}
+        if module.generation_config is not None:
+            settings = module.generation_config.to_diff_dict()
+        eos = _as_set(settings.get("eos_token_id")) | _as_set(tokenizer.eos_token_id)
+        settings["eos_token_id"] = sorted(eos)
+        (Path(saved) / GENERATION_FILE).write_text(json.dumps(settings))
+        return eos, read_tokenizer_files(Path(saved))
+
+
+def _as_set(token_id: int | list[int] | None) -> frozenset[int]:
+    if token_id is None:
+        return frozenset()
+    return frozenset([token_id] if isinstance(token_id, int) else token_id)
