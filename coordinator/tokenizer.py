@@ -1,0 +1,186 @@
+"""Texts and conversations into token ids and back, by the files that a target sends.
+
+Uses the `tokenizers` library on `tokenizer.json` directly: `transformers` would give the same ids
+(a test compares them) but imports torch wherever torch is installed. Calls block for as long as
+the text is long; the event loop hands them to a thread. Safe to use from several threads.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tokenizers
+from tokenizers.processors import TemplateProcessing
+
+from coordinator.chat_template import ChatTemplate
+from coordinator.requests import ChatMessage
+from coordinator.token_bytes import token_bytes
+from paceline.errors import InvalidConfig, InvalidRequest
+
+ROLES = ("system", "user", "assistant")
+
+
+class Tokenizer:
+    """The tokenizer, chat template and end-of-sequence tokens of one model."""
+
+    vocab_size: int
+    """One more than the highest id."""
+    eos_token_ids: tuple[int, ...]
+    """The tokens that end an answer: the generation config's and the tokenizer's, ascending."""
+
+    def __init__(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """`files`: name and content of each; `tokenizer.json` is needed, the others may be missing.
+
+        Raises:
+            InvalidConfig: a file is missing, broken or of a kind that is not supported.
+        """
+        contents = dict(files)
+        config = _parsed(contents, "special_tokens_map.json") | _parsed(
+            contents, "tokenizer_config.json"
+        )
+        self._special_tokens = _special_tokens(config)
+        self._backend = _backend(contents, config, self._special_tokens)
+        added = self._backend.get_added_tokens_decoder()
+        self._bytes = token_bytes(
+            json.loads(contents["tokenizer.json"]).get("decoder"),
+            self._backend.get_vocab(with_added_tokens=True),
+            frozenset(token_id for token_id, token in added.items() if token.special),
+        )
+        self.vocab_size = len(self._bytes)
+        self.eos_token_ids = self._eos_token_ids(_parsed(contents, "generation_config.json"))
+        source = _chat_template_source(contents, config)
+        self._chat_template = ChatTemplate(source, self._special_tokens) if source else None
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of a text as it is, with the tokens that the model expects around any text.
+
+        Raises:
+            InvalidRequest: the text is not valid Unicode.
+        """
+        return self._encode(text, "prompt", add_special_tokens=True)
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+        """The ids of a conversation up to where the next answer begins.
+
+        Raises:
+            InvalidRequest: there is no chat template, or the conversation does not fit it.
+        """
+        if self._chat_template is None:
+            raise InvalidRequest(
+                "messages cannot be used: the model has no chat template; use a prompt", "messages"
+            )
+        if not messages:
+            raise InvalidRequest("messages is empty; expected at least one", "messages")
+        for index, message in enumerate(messages):
+            if message.role not in ROLES:
+                raise InvalidRequest(
+                    f"messages[{index}].role is {message.role!r}; expected one of "
+                    f"{', '.join(ROLES)}",
+                    f"messages[{index}].role",
+                )
+        # The template writes the special tokens itself.
+        rendered = self._chat_template.render(messages)
+        return self._encode(rendered, "messages", add_special_tokens=False)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text; nothing when it is special or out of range."""
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """The text of tokens that follow a prompt, special tokens left out."""
+        return b"".join(map(self.token_bytes, token_ids)).decode(errors="replace")
+
+    def _encode(self, text: str, field: str, add_special_tokens: bool) -> tuple[int, ...]:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"{field} holds half a surrogate pair, {text[error.start]!r}, at character "
+                f"{error.start}; expected valid Unicode",
+                field,
+            ) from None
+        return tuple(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def _eos_token_ids(self, generation_config: Mapping[str, Any]) -> tuple[int, ...]:
+        configured = generation_config.get("eos_token_id")
+        token_ids = set(configured if isinstance(configured, list) else [configured])
+        token_ids.add(self._backend.token_to_id(self._special_tokens.get("eos_token", "")))
+        return tuple(sorted(token_ids - {None}))
+
+
+def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Refuse ids that a model with `vocab_size` tokens does not have.
+
+    Raises:
+        InvalidRequest: names the field, the index and the id.
+    """
+    for index, token_id in enumerate(token_ids):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"{field}[{index}] is {token_id}; expected a token id from 0 to {vocab_size - 1}",
+                field,
+            )
+
+
+def _backend(
+    contents: Mapping[str, bytes], config: Mapping[str, Any], special_tokens: Mapping[str, str]
+) -> tokenizers.Tokenizer:
+    if "tokenizer.json" not in contents:
+        raise InvalidConfig("tokenizer.json is missing from the files of the target's tokenizer")
+    try:
+        backend = tokenizers.Tokenizer.from_buffer(contents["tokenizer.json"])
+    except ValueError as error:
+        raise InvalidConfig(f"tokenizer.json cannot be read: {error}") from None
+    # Both are meant for training; a prompt is never cut or filled up in silence.
+    backend.no_truncation()
+    backend.no_padding()
+    if "add_bos_token" in config or "add_eos_token" in config:
+        # As in transformers, these settings take the place of what tokenizer.json says.
+        wanted = {
+            name: special_tokens[name]
+            for name in ("bos_token", "eos_token")
+            if config.get(f"add_{name}") and name in special_tokens
+        }
+        backend.post_processor = TemplateProcessing(
+            single=[*_piece(wanted, "bos_token"), "$A", *_piece(wanted, "eos_token")],
+            special_tokens=[(token, backend.token_to_id(token)) for token in wanted.values()],
+        )
+    return backend
+
+
+def _piece(tokens: Mapping[str, str], name: str) -> list[str]:
+    return [tokens[name]] if name in tokens else []
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and the like, each of which is written as a text or as an object."""
+    tokens = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name.endswith("_token")
+    }
+    return {name: token for name, token in tokens.items() if isinstance(token, str)}
+
+
+def _chat_template_source(contents: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:
+    if "chat_template.jinja" in contents:
+        return contents["chat_template.jinja"].decode()
+    match config.get("chat_template"):
+        case str(source):
+            return source
+        case [*templates]:
+            named = {template["name"]: template["template"] for template in templates}
+            return named.get("default")
+        case _:
+            return None
+
+
+def _parsed(contents: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """A JSON file as a mapping; empty when it is missing."""
+    try:
+        parsed = json.loads(contents.get(name, b"{}"))
+    except ValueError as error:
+        raise InvalidConfig(f"{name} is not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise InvalidConfig(f"{name} holds {type(parsed).__name__}; expected an object")
+    return parsed
