@@ -56,7 +56,7 @@ class RedisLink:
     """
 
     def __init__(self, url: str) -> None:
-        self._client = _client(url)
+        self._client, *self._guides = _clients(url)
         self._trouble = "unreachable"
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -118,7 +118,8 @@ class RedisLink:
             call.cancel()
         if self._calls:
             await asyncio.wait(self._calls)
-        await self._client.aclose()
+        for client in (self._client, *self._guides):
+            await client.aclose()
 
     def _ended(self, call: asyncio.Task[Any]) -> None:
         self._calls.discard(call)
@@ -143,7 +144,8 @@ def _trouble(error: BaseException) -> str:
     return "unreachable"
 
 
-def _client(url: str) -> _Client:
+def _clients(url: str) -> list[_Client]:
+    """The client for our commands, then those that only tell it where to go."""
     options: dict[str, Any] = {
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": _WRITER_BUDGET_S,
@@ -154,9 +156,9 @@ def _client(url: str) -> _Client:
     plain_url = plain_scheme + url[url.find(":") :]
     try:
         if kind == "sentinel":
-            return _sentinel_client(plain_url, options)
+            return _sentinel_clients(plain_url, options)
         if kind == "cluster":
-            return RedisCluster.from_url(plain_url, cluster_error_retry_attempts=0, **options)
+            return [RedisCluster.from_url(plain_url, **options)]
         path = urlsplit(plain_url).path.strip("/")
         if kind or (plain_scheme != "unix" and path and not path.isdecimal()):
             raise ValueError("unknown scheme" if kind else f"database {path!r} is not a number")
@@ -164,7 +166,7 @@ def _client(url: str) -> _Client:
             plain_url, max_connections=_MAX_CONNECTIONS, timeout=_WRITER_BUDGET_S, **options
         )
         pool.make_connection()  # refuses unknown options in the URL; does not connect yet
-        return Redis.from_pool(pool)
+        return [Redis.from_pool(pool)]
     except (ValueError, TypeError) as error:
         raise InvalidConfig(
             f"redis_url {_without_password(url)!r} cannot be used: {error}. Expected for example "
@@ -173,7 +175,7 @@ def _client(url: str) -> _Client:
         ) from error
 
 
-def _sentinel_client(url: str, options: dict[str, Any]) -> Redis:
+def _sentinel_clients(url: str, options: dict[str, Any]) -> list[_Client]:
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss"):
         raise ValueError(f"scheme {parts.scheme!r} has no Sentinel")
@@ -186,7 +188,8 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> Redis:
     for host in hosts.split(","):
         address = urlsplit(f"//{host}")
         addresses.append((address.hostname or "localhost", address.port or 26379))
-    client: Redis = _Sentinel(addresses, sentinel_kwargs=options).master_for(
+    sentinel = _Sentinel(addresses, sentinel_kwargs=options)
+    client = sentinel.master_for(
         master,
         db=int(database or 0),
         username=unquote(user) or None,
@@ -194,7 +197,7 @@ def _sentinel_client(url: str, options: dict[str, Any]) -> Redis:
         ssl=parts.scheme == "rediss",
         **options,
     )
-    return client
+    return [client, *sentinel.sentinels]
 
 
 def _without_password(url: str) -> str:
