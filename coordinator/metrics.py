@@ -1,0 +1,148 @@
+"""What the coordinator counts, for Prometheus to fetch.
+
+Names end as vLLM's do, so that dashboards for it need one other prefix. Knows nothing about
+requests or workers: it is told plain numbers. Invariant: what is shown to clients and what is
+counted here is the same; tokens behind the end of an answer are in no count of emitted tokens.
+"""
+
+import time
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+
+# Those that the OpenTelemetry conventions for generative AI advise.
+_FIRST_TOKEN_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1),
+    *(0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+)
+_TOKEN_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3),
+    *(0.4, 0.5, 0.75, 1.0, 2.5),
+)
+_REQUEST_BUCKETS = (
+    *(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64),
+    *(1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
+)
+
+
+class Metrics:
+    """The instruments of one coordinator, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.drafts = self._counter("spec_decode_num_drafts", "Passes that checked drafts.")
+        self.draft_tokens = self._counter("spec_decode_num_draft_tokens", "Drafts checked.")
+        self.accepted_tokens = self._counter("spec_decode_num_accepted_tokens", "Drafts accepted.")
+        self.accepted_tokens_per_position = self._counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Drafts accepted, by their place in the round, counted from 0.",
+            "position",
+        )
+        self.draft_failures = self._counter(
+            "draft_failures", "Rounds that went on without the drafts they wanted.", "reason"
+        )
+        self.target_passes = self._counter("target_passes", "Passes that committed tokens.")
+        self.target_tokens = self._counter(
+            "target_tokens", "Tokens committed in passes, those behind the end of an answer too."
+        )
+        self.prompt_tokens = self._counter("prompt_tokens", "Tokens of admitted prompts.")
+        self.generation_tokens = self._counter("generation_tokens", "Tokens of answers.")
+        self.requests = self._counter(
+            "request_success",
+            "Requests that ended, by reason; `abort`: failed or left by the client.",
+            "finished_reason",
+        )
+        self.requests_running = self._gauge(
+            "num_requests_running", "Requests that are answered or wait for it."
+        )
+        self.session_store_degraded = self._gauge(
+            "session_store_degraded",
+            "1 while records of requests are in memory only although Redis is configured.",
+        )
+        self.first_token = self._histogram(
+            "time_to_first_token", "From admission to the first token.", _FIRST_TOKEN_BUCKETS
+        )
+        self.per_token = self._histogram(
+            "time_per_output_token",
+            "Mean time per token of an answer, the first token left out.",
+            _TOKEN_BUCKETS,
+        )
+        self.request_latency = self._histogram(
+            "e2e_request_latency", "From admission to the end of the answer.", _REQUEST_BUCKETS
+        )
+
+    def request_started(self, num_prompt_tokens: int) -> "RequestMetrics":
+        """Count an admitted request; the answer to it is reported to what is returned."""
+        self.prompt_tokens.inc(num_prompt_tokens)
+        self.requests_running.inc()
+        return RequestMetrics(self)
+
+    def pass_committed(
+        self, num_draft_tokens: int, num_accepted_tokens: int, num_committed_tokens: int
+    ) -> None:
+        """Count what one pass of a target did for one sequence."""
+        self.target_passes.inc()
+        self.target_tokens.inc(num_committed_tokens)
+        if num_draft_tokens == 0:
+            return
+        self.drafts.inc()
+        self.draft_tokens.inc(num_draft_tokens)
+        self.accepted_tokens.inc(num_accepted_tokens)
+        for position in range(num_accepted_tokens):
+            self.accepted_tokens_per_position.labels(position).inc()
+
+    def draft_failed(self, reason: str) -> None:
+        """Count a round that got no drafts for this reason: one or two words, not a message."""
+        self.draft_failures.labels(reason).inc()
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"paceline_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"paceline_{name}", text, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"paceline_{name}_seconds", text, buckets=buckets, registry=self.registry)
+
+
+class RequestMetrics:
+    """The counts and times of one answer."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._started_s = time.monotonic()
+        self._first_s = self._last_s = self._started_s
+        self._num_tokens = 0
+
+    def tokens_committed(self, num_tokens: int) -> None:
+        """Count tokens that belong to the answer."""
+        if num_tokens == 0:
+            return
+        self._last_s = time.monotonic()
+        if self._num_tokens == 0:
+            self._first_s = self._last_s
+            self._metrics.first_token.observe(self._first_s - self._started_s)
+        self._num_tokens += num_tokens
+        self._metrics.generation_tokens.inc(num_tokens)
+
+    def finished(self, reason: str | None) -> None:
+        """Count the end of the request; None when it failed or its client left. Once only."""
+        self._metrics.requests_running.dec()
+        self._metrics.requests.labels(reason or "abort").inc()
+        if reason is None:
+            return
+        self._metrics.request_latency.observe(time.monotonic() - self._started_s)
+        if self._num_tokens > 1:
+            decoding_s = self._last_s - self._first_s
+            self._metrics.per_token.observe(decoding_s / (self._num_tokens - 1))

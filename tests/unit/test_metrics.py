@@ -1,0 +1,69 @@
+"""What Prometheus is told."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.metrics import Metrics
+
+
+def scraped(metrics: Metrics) -> dict[str, float]:
+    """Name with labels, and value, as a scrape reads them."""
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {
+        sample.name + "".join(f"{{{label}={value}}}" for label, value in sample.labels.items()): (
+            sample.value
+        )
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_passes_with_and_without_drafts_are_told_apart() -> None:
+    metrics = Metrics()
+    metrics.pass_committed(0, 0, 1)
+    metrics.pass_committed(4, 2, 3)
+    metrics.pass_committed(3, 0, 1)
+    values = scraped(metrics)
+    assert values["paceline_target_passes_total"] == 3
+    assert values["paceline_target_tokens_total"] == 5
+    assert values["paceline_spec_decode_num_drafts_total"] == 2
+    assert values["paceline_spec_decode_num_draft_tokens_total"] == 7
+    assert values["paceline_spec_decode_num_accepted_tokens_total"] == 2
+    per_position = "paceline_spec_decode_num_accepted_tokens_per_pos_total{position=%d}"
+    assert [values.get(per_position % position) for position in range(3)] == [1, 1, None]
+
+
+def test_an_answer_is_counted_from_admission_to_its_end() -> None:
+    metrics = Metrics()
+    request = metrics.request_started(7)
+    assert scraped(metrics)["paceline_num_requests_running"] == 1
+    request.tokens_committed(0)
+    assert scraped(metrics)["paceline_time_to_first_token_seconds_count"] == 0
+    request.tokens_committed(3)
+    request.tokens_committed(2)
+    request.finished("length")
+    values = scraped(metrics)
+    assert values["paceline_num_requests_running"] == 0
+    assert values["paceline_prompt_tokens_total"] == 7
+    assert values["paceline_generation_tokens_total"] == 5
+    assert values["paceline_request_success_total{finished_reason=length}"] == 1
+    for histogram in ("time_to_first_token", "time_per_output_token", "e2e_request_latency"):
+        assert values[f"paceline_{histogram}_seconds_count"] == 1
+    assert values["paceline_time_per_output_token_seconds_sum"] < 1
+
+
+def test_an_answer_cut_short_gives_no_latency() -> None:
+    metrics = Metrics()
+    request = metrics.request_started(1)
+    request.tokens_committed(1)
+    request.finished(None)
+    values = scraped(metrics)
+    assert values["paceline_request_success_total{finished_reason=abort}"] == 1
+    assert values["paceline_e2e_request_latency_seconds_count"] == 0
+    assert values["paceline_num_requests_running"] == 0
+
+
+def test_two_coordinators_in_one_process_do_not_share_counts() -> None:
+    one, other = Metrics(), Metrics()
+    one.draft_failed("timeout")
+    assert scraped(one)["paceline_draft_failures_total{reason=timeout}"] == 1
+    assert "paceline_draft_failures_total{reason=timeout}" not in scraped(other)
