@@ -12,6 +12,7 @@ whose share is at least `top_p`.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +37,12 @@ BAN = -100.0
 """A bias from here downwards bans a token (OpenAI: "values like -100 should result in a ban")."""
 
 _GROUP_SIZE = 64
+_BINS_PER_UNIT = 8.0
+_MAX_BIN = 400.0
+"""The last bin takes all that is 50 or more behind the best: less than 1e-21 of its probability."""
 
 _SUBSET_SHARE = 3
-"""Noise for listed tokens costs up to three times as much a token as for the whole vocabulary."""
+"""A listed token costs up to three times as much noise time as a token of a whole row."""
 
 
 def choose_token(
@@ -106,13 +110,12 @@ def _kept_ids(scaled: ScaledLogits, settings: SequenceSettings) -> TokenIds | No
         lowest = max(lowest, math.log(settings.min_p))
     num_kept = len(scaled)
     if 0 < settings.top_k < num_kept or settings.top_p < 1.0:
-        head = _ranked_head(scaled, settings.top_k, settings.top_p)
-        num_kept = len(head)
-        lowest = max(lowest, head[-1])
-    is_kept = scaled >= lowest
-    if num_kept == len(scaled) and np.count_nonzero(is_kept) * _SUBSET_SHARE > num_kept:
-        return None if settings.min_p == 0.0 else np.flatnonzero(is_kept)
-    kept_ids = np.flatnonzero(is_kept)
+        cut = _cut(scaled, settings.top_k, settings.top_p)
+        num_kept, lowest = cut.num_kept, max(lowest, cut.lowest)
+    kept_ids = np.flatnonzero(scaled >= lowest)
+    is_unfiltered = num_kept == len(scaled) and settings.min_p == 0.0
+    if is_unfiltered and len(kept_ids) * _SUBSET_SHARE > num_kept:
+        return None
     num_surplus = len(kept_ids) - num_kept
     if num_surplus > 0:
         tied = np.flatnonzero(scaled[kept_ids] == lowest)
@@ -120,17 +123,21 @@ def _kept_ids(scaled: ScaledLogits, settings: SequenceSettings) -> TokenIds | No
     return kept_ids
 
 
-def _ranked_head(scaled: ScaledLogits, top_k: int, top_p: float) -> ScaledLogits:
-    """The values of the tokens that top-k and then top-p keep, highest first."""
-    if 0 < top_k < len(scaled):
-        head = np.sort(_with_highest(scaled, top_k))[: -top_k - 1 : -1]
-        mass = np.exp(head).sum()
-    else:
-        mass = np.exp(scaled).sum()
-        head = np.sort(_with_mass(scaled, top_p * mass))[::-1]
-    mass_up_to = np.cumsum(np.exp(head))
-    num_kept = int(np.searchsorted(mass_up_to, top_p * mass)) + 1
-    return head[:num_kept]
+class _Cut(NamedTuple):
+    """Where a ranking ends: `num_kept` tokens are kept, the last of them has the value `lowest`."""
+
+    num_kept: int
+    lowest: float
+
+
+def _cut(scaled: ScaledLogits, top_k: int, top_p: float) -> _Cut:
+    """What top-k and then top-p keep."""
+    if not 0 < top_k < len(scaled):
+        return _cut_at_share(scaled, top_p)
+    ranked = np.sort(_with_highest(scaled, top_k))[: -top_k - 1 : -1]
+    if top_p < 1.0:
+        return _cut_at_share(ranked, top_p)
+    return _Cut(top_k, float(ranked[-1]))
 
 
 def _with_highest(scaled: ScaledLogits, count: int) -> ScaledLogits:
@@ -146,13 +153,20 @@ def _with_highest(scaled: ScaledLogits, count: int) -> ScaledLogits:
     return highest
 
 
-def _with_mass(scaled: ScaledLogits, mass: float) -> ScaledLogits:
-    """Values from the top downwards that hold at least `mass`: sorting all is slow."""
-    for lowest in (-4.0, -8.0, -16.0):
-        head: ScaledLogits = scaled[scaled >= lowest]
-        if np.exp(head).sum() > mass * 1.000001:
-            return head
-    return scaled
+def _cut_at_share(scaled: ScaledLogits, top_p: float) -> _Cut:
+    """The shortest head of the ranking with a share of `top_p` of the probability.
+
+    Values are counted in bins, and only the bin with the cut is sorted: sorting all is slow.
+    """
+    bins = np.minimum(scaled * -_BINS_PER_UNIT, _MAX_BIN).astype(np.int64)
+    mass_through_bin = np.cumsum(np.bincount(bins, np.exp(scaled)))
+    mass = top_p * mass_through_bin[-1]
+    cut_bin = int(np.searchsorted(mass_through_bin, mass))
+    mass_above = mass_through_bin[cut_bin - 1] if cut_bin else 0.0
+    ranked = np.sort(scaled[bins == cut_bin])[::-1]
+    mass_up_to = mass_above + np.cumsum(np.exp(ranked))
+    index = min(int(np.searchsorted(mass_up_to, mass)), len(ranked) - 1)
+    return _Cut(int(np.count_nonzero(bins < cut_bin)) + index + 1, float(ranked[index]))
 
 
 def _winner(scaled: ScaledLogits, uniforms: Uniforms) -> int:

@@ -19,6 +19,7 @@ from paceline.rounds import SequenceSettings
 GREEDY = SequenceSettings(max_length=1000)
 SAMPLED = SequenceSettings(max_length=1000, temperature=1.0, seed=2024)
 TEMPERATURES = (1e-6, 1e-3, 0.7, 1.0, 2.0)
+TOP_PS = (1.0, math.nextafter(1.0, 0.0), 0.9, 0.5, 1e-6)
 
 
 def reference_token(logits: Logits, settings: SequenceSettings, position: int) -> int:
@@ -73,7 +74,7 @@ def test_every_combination_of_filters_agrees_with_the_reference(
 ) -> None:
     grid = itertools.product(
         (0, 1, 2, 4, vocab_size, vocab_size + 3),
-        (1.0, 0.999, 0.9, 0.5, 1e-6),
+        TOP_PS,
         (0.0, 1e-9, 0.05, 0.4, 1.0),
     )
     for index, (top_k, top_p, min_p) in enumerate(grid):
@@ -87,13 +88,13 @@ def test_every_combination_of_filters_agrees_with_the_reference(
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 12.0])
-@pytest.mark.parametrize("top_k,top_p", [(0, 1.0), (40, 1.0), (0, 0.9), (1000, 0.5)])
+@pytest.mark.parametrize("top_k,top_p", [(0, 1.0), (40, 1.0), (0, 0.9), (120, 0.5), (1000, 0.5)])
 def test_a_large_vocabulary_agrees_with_the_reference(
     spread: float, top_k: int, top_p: float
 ) -> None:
     settings = replace(SAMPLED, top_k=top_k, top_p=top_p)
-    for position in range(4):
-        logits = random_logits(20_001, seed=position, spread=spread)
+    for position in range(2):
+        logits = random_logits(8_001, seed=position, spread=spread)
         expected = reference_token(logits, settings, position)
         assert choose_token(logits, settings, position) == expected
 
@@ -125,7 +126,7 @@ def test_top_p_keeps_exactly_the_head_that_reaches_it() -> None:
 def test_chosen_tokens_follow_the_law(settings: SequenceSettings) -> None:
     logits = random_logits(12, seed=4, spread=1.2)
     law = reference_law(logits, settings)
-    num_draws = 4000
+    num_draws = 2500
     counts = np.zeros(12)
     for draw in range(num_draws):  # half along one text, half over requests
         seed, position = (1, draw) if draw % 2 else (draw, 17)
@@ -207,7 +208,7 @@ def test_extreme_logits_raise_no_floating_point_fault(
     temperature: float, logits: list[float]
 ) -> None:
     row = np.array(logits, np.float32)
-    for top_k, top_p, min_p in itertools.product((0, 1, 3), (1.0, 0.5, 1e-6), (0.0, 0.1)):
+    for top_k, top_p, min_p in itertools.product((0, 1, 3), TOP_PS, (0.0, 0.1)):
         settings = replace(SAMPLED, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
         with np.errstate(divide="raise", over="raise", invalid="raise"):
             token = choose_token(row, settings, position=3)
