@@ -122,14 +122,13 @@ def describe_settings(cls: type[Settings]) -> list[SettingDoc]:
     ]
 
 
-def child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a child process: ours, but of `PACELINE_` keys exactly `settings`."""
+def child_environment(settings: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a child process: ours, but of `PACELINE_` keys exactly `settings`.
+
+    `settings` maps field names of the child's settings class to values; None leaves one unset.
+    """
     inherited = {key: text for key, text in os.environ.items() if not key.startswith(PREFIX)}
-    own = {
-        _key(field): _to_text(value)
-        for field, value in settings
-        if value is not None and value != type(settings).model_fields[field].default
-    }
+    own = {_key(field): _to_text(value) for field, value in settings.items() if value is not None}
     return inherited | dict(extra) | own
 
 

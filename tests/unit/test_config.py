@@ -148,7 +148,9 @@ def test_a_child_gets_exactly_its_own_settings_and_reads_the_same(
     monkeypatch.setenv("PACELINE_HTTP_PORT", "1")
     monkeypatch.setenv("OTHER", "kept")
     settings = Sample(port=7, peers=("a:1", "b:2"), max_len=3)
-    environment = child_environment(settings, {"OMP_NUM_THREADS": "1"})
+    environment = child_environment(
+        {"port": 7, "peers": ("a:1", "b:2"), "mode": None, "max_len": 3}, {"OMP_NUM_THREADS": "1"}
+    )
     assert environment["OTHER"] == "kept"
     assert environment["OMP_NUM_THREADS"] == "1"
     assert {key for key in environment if key.startswith("PACELINE_")} == {

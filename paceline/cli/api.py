@@ -1,0 +1,176 @@
+"""A client of the coordinator's OpenAI-compatible HTTP API, as far as the command line needs it.
+
+Streams one answer at a time and measures it as its reader sees it.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from paceline.errors import PacelineError
+
+CONNECT_TIMEOUT_S = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class ApiError(PacelineError):
+    """The server cannot be reached, refused the request, or broke off in mid-answer."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer, and how it came about. Grows while it is streamed."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = ""
+    """`stop` or `length`; empty as long as it is not finished."""
+    num_prompt_tokens: int = 0
+    num_tokens: int = 0
+    seconds: float = 0.0
+    """From sending the request to the end of the answer."""
+    time_to_first_token_s: float = 0.0
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """The server's `metrics.speculative_decoding`."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of the answer over the time of the whole request."""
+        return self.num_tokens / self.seconds if self.seconds else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": self.num_tokens,
+            "seconds": round(self.seconds, 4),
+            "time_to_first_token_s": round(self.time_to_first_token_s, 4),
+            "tokens_per_s": round(self.tokens_per_s, 2),
+            "speculative_decoding": dict(self.metrics),
+        }
+
+
+class CoordinatorApi:
+    """A running coordinator. A context manager."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/").removesuffix("/v1")
+        try:
+            host = httpx.URL(self._url).host
+            self._client = httpx.Client(
+                base_url=self._url,
+                # Between two tokens there may be any amount of time: a long prompt, a full queue.
+                timeout=httpx.Timeout(CONNECT_TIMEOUT_S, read=None),
+                # A proxy would not find this machine's own port.
+                trust_env=host not in _LOOPBACK,
+            )
+        except httpx.InvalidURL as error:
+            raise ApiError(
+                f"--url is {url!r}, expected one like http://host:8000: {error}"
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.close()
+
+    def model(self) -> str:
+        """The name of the model that is served."""
+        return str(self._get("/v1/models")["data"][0]["id"])
+
+    def status(self) -> dict[str, Any]:
+        """The state of the whole service."""
+        return self._get("/status")
+
+    def stream(
+        self, path: str, body: Mapping[str, Any], on_text: Callable[[str], None], answer: Answer
+    ) -> None:
+        """Ask `/v1/chat/completions` or `/v1/completions`.
+
+        `on_text` hears each new piece and `answer` is filled as it comes, so that an answer which
+        is cut off is there up to the cut.
+        """
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        started = time.perf_counter()
+        try:
+            with self._client.stream("POST", path, json=body) as response:
+                if response.is_error:
+                    response.read()
+                    raise self._refusal(response)
+                for event in _events(response):
+                    if "error" in event:
+                        raise ApiError(f"the server broke off: {event['error']['message']}")
+                    answer.seconds = time.perf_counter() - started
+                    text = _take(event, answer)
+                    if text:
+                        on_text(text)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+
+    def _get(self, path: str) -> dict[str, Any]:
+        try:
+            response = self._client.get(path)
+        except (httpx.TransportError, httpx.UnsupportedProtocol) as error:
+            raise self._unreachable(error) from None
+        if response.is_error:
+            raise self._refusal(response)
+        found: dict[str, Any] = response.json()
+        return found
+
+    def _unreachable(self, error: httpx.HTTPError) -> ApiError:
+        reason = str(error) or type(error).__name__
+        return ApiError(
+            f"no answer from {self._url} ({reason}); is `paceline serve` running there?"
+        )
+
+    def _refusal(self, response: httpx.Response) -> ApiError:
+        try:
+            reason = response.json()["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            reason = response.text[:200] or response.reason_phrase
+        return ApiError(f"{self._url} answered {response.status_code}: {reason}")
+
+
+def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The JSON documents of a server-sent event stream, up to `[DONE]`."""
+    for line in response.iter_lines():
+        if not line.startswith("data:"):
+            continue
+        data = line.removeprefix("data:").strip()
+        if data == "[DONE]":
+            return
+        yield json.loads(data)
+    raise ApiError("the server ended the answer before it was complete")
+
+
+def _take(event: Mapping[str, Any], answer: Answer) -> str:
+    """Add what an event says to the answer; returns the new text."""
+    if usage := event.get("usage"):
+        answer.num_prompt_tokens = usage["prompt_tokens"]
+        answer.num_tokens = usage["completion_tokens"]
+    if metrics := (event.get("metrics") or {}).get("speculative_decoding"):
+        answer.metrics = metrics
+    text = ""
+    for choice in event.get("choices", []):
+        text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+        new_ids = choice.get("token_ids") or []
+        if (text or new_ids) and not answer.time_to_first_token_s:
+            answer.time_to_first_token_s = answer.seconds
+        answer.text += text
+        answer.token_ids += new_ids
+        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+    return text

@@ -1,0 +1,94 @@
+"""Settings of `paceline serve`: one value each for what its processes are told in many."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from paceline.config import Count, LogLevel, Port, Settings
+
+
+class ServeSettings(Settings):
+    """Start Redis, target, draft and coordinator as processes of this machine."""
+
+    model: str = ""
+    """Hugging Face id or directory of the model that answers, or `table:<seed>` for the table model
+    of the tests. Empty: the bundled SmolLM2-135M-Instruct, so that a first start needs no
+    network."""
+
+    drafter: Literal["prompt-lookup", "draft-model", "self", "none", "off"] = "prompt-lookup"
+    """How tokens are proposed. `prompt-lookup` costs nothing and needs no second model;
+    `draft-model` asks the one given with `--draft-model`; `self` asks the target's model (for
+    tests: everything is accepted, nothing is gained); `none` or `off`: plain decoding."""
+
+    draft_model: str = ""
+    """Hugging Face id or directory of the model for the drafter `draft-model`. Its tokenizer must
+    be the target's."""
+
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] = 7
+    """Most drafts per round; how many are used follows from how many are accepted. 7 and the
+    target's own token make a pass of 8 rows, beyond which a pass on a CPU gets slower faster than
+    drafts get accepted."""
+
+    target_replicas: Count = 1
+    """Target processes. More than one shares the machine's cores between them."""
+
+    draft_replicas: Count = 1
+    """Draft processes."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and KV cache. `auto`: float32 on a CPU, bfloat16 on a GPU."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the models run. `auto`: a GPU if there is one."""
+
+    max_model_len: Count | None = None
+    """Longest sequence in tokens, prompt and answer together. Unset: what the model was made
+    for."""
+
+    kv_cache_tokens: Count | None = None
+    """Room for the KV of so many tokens in each worker. Unset: chosen from the free memory."""
+
+    num_threads: Count | None = None
+    """CPU threads of each worker. Unset: the cores of this machine, shared between the replicas;
+    1 for prompt lookup, which computes nothing."""
+
+    http_port: Port = 8000
+    """Port of the OpenAI-compatible API on 127.0.0.1; 0: any free one."""
+
+    grpc_port: Port = 50051
+    """Port of the gRPC API on 127.0.0.1; 0: any free one."""
+
+    redis_url: str = ""
+    """Where sessions are recorded, `redis://host:port/db`. Empty: a Redis of its own, gone when
+    this command ends; `none`: in the coordinator's memory."""
+
+    cache_dir: str = ""
+    """Where downloaded models are kept. Empty: Hugging Face's own cache."""
+
+    log_level: LogLevel = "info"
+    """Least severe messages that the processes log."""
+
+    @model_validator(mode="after")
+    def _draft_model_is_given(self) -> Self:
+        if self.drafter == "draft-model" and not self.draft_model:
+            raise ValueError("--draft-model is required: --drafter is draft-model")
+        return self
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there are draft processes at all."""
+        return self.drafter not in ("none", "off")
+
+    def contradictions(self) -> list[str]:
+        """Options that were given but cannot matter, as sentences for a warning."""
+        found = []
+        if self.draft_model and self.drafter != "draft-model":
+            found.append(
+                f"--draft-model {self.draft_model} is not used: --drafter is {self.drafter}, "
+                "expected draft-model"
+            )
+        if self.draft_replicas > 1 and not self.drafts:
+            found.append(
+                f"--draft-replicas {self.draft_replicas} is not used: --drafter is {self.drafter}"
+            )
+        return found

@@ -1,0 +1,262 @@
+"""The whole service on this machine: which processes, with which settings, in which order.
+
+Redis first, then targets and drafts, and the coordinator when these are ready, so that nothing
+listens on a public port before a request would work. Stopped the other way round. Everything is
+bound to 127.0.0.1. A draft or Redis may be lost while the service goes on; without the
+coordinator or the last target there is none.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from paceline.cli.config import ServeSettings
+from paceline.cli.embedded_redis import START_TIMEOUT_S as REDIS_START_TIMEOUT_S
+from paceline.cli.embedded_redis import NoRedis, find_redis
+from paceline.cli.readiness import GrpcProbe, HttpProbe
+from paceline.cli.supervisor import Child, ChildFailed, ChildSpec, Supervisor
+from paceline.config import child_environment
+from paceline.errors import InvalidConfig
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 1800.0
+"""Ample for the download of a large model; a process that fails is noticed at once."""
+DRAIN_S = 10.0
+"""How long running answers may take to end after Ctrl-C."""
+GRACE_S = 5.0
+"""How much longer than that a process may take to end."""
+IN_MEMORY = "Sessions are kept in the coordinator's memory"
+DEFAULT_MAX_SPECULATIVE_TOKENS = 16
+
+
+class LocalService:
+    """The processes of one `paceline serve`."""
+
+    def __init__(
+        self, settings: ServeSettings, supervisor: Supervisor, directory: Path, console: Console
+    ) -> None:
+        self._settings = settings
+        self._supervisor = supervisor
+        self._directory = directory
+        self._console = console
+        self._targets: list[Child] = []
+        self._drafts: list[Child] = []
+        self._coordinators: list[Child] = []
+        self._redis: list[Child] = []
+        self.has_lost_child = False
+        self.url = ""
+        """Where the OpenAI-compatible API is, without `/v1`."""
+        self.grpc_address = ""
+
+    def start(self) -> None:
+        """Start everything; raises `InvalidConfig` or `ChildFailed` when that does not work."""
+        settings = self._settings
+        for sentence in settings.contradictions():
+            self._say(f"Warning: {sentence}")
+        num_drafts = settings.draft_replicas if settings.drafts else 0
+        with ExitStack() as reserved:
+            http_port = _reserve(reserved, "--http-port", settings.http_port)
+            grpc_port = _reserve(reserved, "--grpc-port", settings.grpc_port)
+            ports = [
+                _reserve(reserved, "port", 0) for _ in range(settings.target_replicas + num_drafts)
+            ]
+        addresses = [f"{HOST}:{port}" for port in ports]
+        targets = addresses[: settings.target_replicas]
+        drafts = addresses[settings.target_replicas :]
+        redis_url = self._find_redis()
+
+        probes: dict[Child, GrpcProbe] = {}
+        for number, address in enumerate(targets, 1):
+            child = self._start_worker("target_service", f"target-{number}", address)
+            self._targets.append(child)
+            probes[child] = GrpcProbe(address, "paceline.v1.TargetService")
+        for number, address in enumerate(drafts, 1):
+            child = self._start_worker("draft_service", f"draft-{number}", address)
+            self._drafts.append(child)
+            probes[child] = GrpcProbe(address, "paceline.v1.DraftService")
+        with self._console.status("Loading the model"):
+            self._supervisor.wait_ready(probes, START_TIMEOUT_S, self._say_ready)
+
+        self.url = f"http://{HOST}:{http_port}"
+        self.grpc_address = f"{HOST}:{grpc_port}"
+        coordinator = self._start_coordinator(http_port, grpc_port, targets, drafts, redis_url)
+        with self._console.status("Starting the coordinator"):
+            probe = HttpProbe(self.url)
+            self._supervisor.wait_ready({coordinator: probe}, START_TIMEOUT_S, self._say_ready)
+
+    def check(self) -> None:
+        """Say which children were lost since; raises `ChildFailed` if no request works any more."""
+        for child in self._supervisor.find_dead():
+            self.has_lost_child = True
+            if child in self._drafts:
+                self._drafts.remove(child)
+                rest = f"{len(self._drafts)} drafts are left" if self._drafts else "without drafts"
+                self._say(f"{child.describe_end()}\nThe service goes on, {rest}.")
+            elif child in self._redis:
+                self._say(f"{child.describe_end()}\n{IN_MEMORY}; the service goes on.")
+            elif child in self._targets and len(self._targets) > 1:
+                self._targets.remove(child)
+                self._say(f"{child.describe_end()}\n{len(self._targets)} targets are left.")
+            else:
+                raise ChildFailed(child.describe_end())
+
+    def stop(self) -> None:
+        """Stop everything in order; running answers may end first."""
+        if self._coordinators:
+            self._say(f"Stopping; running answers have {DRAIN_S:g} s to end. Ctrl-C stops at once.")
+        for group in (self._coordinators, self._drafts + self._targets, self._redis):
+            for child in self._supervisor.stop(group):
+                self._say(f"{child.spec.name} did not stop in time and was killed")
+
+    def _find_redis(self) -> str:
+        """Where the coordinator is to keep sessions: an address, or nothing for its memory."""
+        if self._settings.redis_url == "none":
+            return ""
+        if self._settings.redis_url:
+            return self._settings.redis_url
+        server = find_redis(self._directory)
+        if isinstance(server, NoRedis):
+            self._say(f"{IN_MEMORY}: {server.reason}")
+            return ""
+        spec = ChildSpec("redis", server.argv, child_environment({}, {}), GRACE_S)
+        child = self._supervisor.start(spec)
+        try:
+            self._supervisor.wait_ready(
+                {child: server.answers}, REDIS_START_TIMEOUT_S, self._say_ready
+            )
+        except ChildFailed as failure:
+            self._say(f"{IN_MEMORY}: {failure.message}")
+            self._supervisor.stop([child])
+            return ""
+        self._redis.append(child)
+        return server.url
+
+    def _start_worker(self, module: str, name: str, address: str) -> Child:
+        settings = self._settings
+        values: dict[str, Any] = {
+            "dtype": settings.dtype,
+            "device": settings.device,
+            "kv_cache_tokens": settings.kv_cache_tokens,
+            "cache_dir": settings.cache_dir or None,
+            "port": int(address.rpartition(":")[2]),
+            "max_speculative_tokens": max(
+                DEFAULT_MAX_SPECULATIVE_TOKENS, settings.num_speculative_tokens
+            ),
+        }
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        if module == "target_service":
+            replicas = settings.target_replicas
+            values |= {"model": settings.model, "max_model_len": settings.max_model_len}
+        else:
+            replicas = settings.draft_replicas
+            values["drafter"] = settings.drafter
+            if settings.drafter == "prompt-lookup":
+                replicas = cores
+            else:
+                is_self = settings.drafter == "self"
+                values["model"] = settings.model if is_self else settings.draft_model
+        num_threads = settings.num_threads or max(1, cores // replicas)
+        values["num_threads"] = num_threads
+        return self._start(module, name, values, num_threads, GRACE_S)
+
+    def _start_coordinator(
+        self, http_port: int, grpc_port: int, targets: list[str], drafts: list[str], redis_url: str
+    ) -> Child:
+        values = {
+            "targets": tuple(targets),
+            "drafts": tuple(drafts),
+            "redis_url": redis_url,
+            "num_speculative_tokens": self._settings.num_speculative_tokens,
+            "drain_seconds": DRAIN_S,
+            "http_port": http_port,
+            "grpc_port": grpc_port,
+        }
+        child = self._start("coordinator", "coordinator", values, 1, DRAIN_S + GRACE_S)
+        self._coordinators.append(child)
+        return child
+
+    def _start(
+        self, module: str, name: str, values: Mapping[str, Any], num_threads: int, grace_s: float
+    ) -> Child:
+        environment = child_environment(
+            {"host": HOST, "log_level": self._settings.log_level, **values},
+            {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads)},
+        )
+        # -P: a folder named `coordinator` where the user happens to be must not be run instead.
+        argv = [sys.executable, "-P", "-m", module]
+        return self._supervisor.start(ChildSpec(name, argv, environment, grace_s))
+
+    def _say_ready(self, child: Child, seconds: float) -> None:
+        self._say(f"{child.spec.name} is ready ({seconds:.1f} s)")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+@contextmanager
+def local_service(settings: ServeSettings, console: Console) -> Iterator[LocalService]:
+    """Run the whole service while the context lasts; progress goes to the console.
+
+    SIGTERM and SIGHUP become `SystemExit`, as SIGINT becomes `KeyboardInterrupt`: the first of
+    them leaves the context, which stops everything in order; a second one ends that at once.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="paceline-"))
+    keep = False
+    try:
+        with _signals_raise(), Supervisor(directory) as supervisor:
+            service = LocalService(settings, supervisor, directory, console)
+            try:
+                service.start()
+                yield service
+            except ChildFailed:
+                keep = True
+                raise
+            finally:
+                keep = keep or service.has_lost_child
+                service.stop()
+    finally:
+        if keep:
+            console.print(f"The logs are kept in {directory}", soft_wrap=True, highlight=False)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    before = {
+        number: signal.signal(number, _exit_on_signal) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _reserve(reserved: ExitStack, name: str, port: int) -> int:
+    """Check that a port is free, or find one; holds it so that the next call finds another."""
+    server = reserved.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        server.bind((HOST, port))
+    except OSError as error:
+        raise InvalidConfig(
+            f"{name} is {port}, but that port of {HOST} cannot be used ({error.strerror}); "
+            "expected a free one, or 0 for any"
+        ) from None
+    free: int = server.getsockname()[1]
+    return free

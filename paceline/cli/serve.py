@@ -1,0 +1,42 @@
+"""`paceline serve`: the whole service on this machine, until it is told to stop."""
+
+import json
+import time
+
+from paceline.cli import options, terminal
+from paceline.cli.api import CoordinatorApi
+from paceline.cli.local_service import local_service
+
+CHECK_INTERVAL_S = 0.2
+
+
+@options.with_server_options()
+def serve(server: options.ServerOptions) -> None:
+    """Start Redis, target, draft and coordinator on this machine; Ctrl-C stops them."""
+    try:
+        with local_service(server.read(), terminal.messages) as service:
+            with CoordinatorApi(service.url) as api:
+                _print_addresses(api.model(), service.url, service.grpc_address)
+            while True:
+                time.sleep(CHECK_INTERVAL_S)
+                service.check()
+    except (KeyboardInterrupt, SystemExit):
+        # The usual way to end it, so not a failure.
+        terminal.say("Stopped.")
+
+
+def _print_addresses(model: str, url: str, grpc_address: str) -> None:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+    terminal.write_answer(
+        f"""
+Paceline serves {model}
+  HTTP (OpenAI API)  {url}/v1
+  gRPC               {grpc_address}  paceline.v1.CoordinatorService
+
+Try it:
+  curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'
+  paceline chat --url {url}
+
+Ctrl-C stops it.
+"""
+    )

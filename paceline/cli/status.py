@@ -1,0 +1,60 @@
+"""`paceline status`: workers, sequences and acceptance of a running server."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from paceline.cli import options, terminal
+from paceline.cli.api import CoordinatorApi
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def status(
+    url: Annotated[str, typer.Option(help="A running server.")] = DEFAULT_URL,
+    as_json: options.Json = False,
+) -> None:
+    """Show workers, sequences and acceptance of a running server; status 1 if it is not ready."""
+    with CoordinatorApi(url) as api:
+        found = api.status()
+    if as_json:
+        terminal.write_answer(json.dumps(found, indent=2) + "\n")
+    else:
+        _print(found)
+    if not found["ready"]:
+        raise typer.Exit(1)
+
+
+def _print(found: dict[str, Any]) -> None:
+    terminal.results.print("ready" if found["ready"] else f"not ready: {found['reason']}")
+    table = Table(box=None, pad_edge=False)
+    for title in ("worker", "address", "state", "sequences", "what", "numerics"):
+        table.add_column(title, justify="right" if title == "sequences" else "left")
+    for worker in found["workers"]:
+        table.add_row(
+            worker["role"],
+            worker["address"],
+            "ready" if worker["ready"] else worker["reason"],
+            str(worker["num_sequences"]),
+            worker["drafter"] or worker["model"],
+            worker["numerics"][:12],
+        )
+    terminal.results.print(table)
+    stats = found["stats"]
+    num_drafts = stats["num_draft_tokens"]
+    for title, value in (
+        ("model", found["model"]),
+        ("running requests", found["num_running"]),
+        ("sessions", found["session_store"]),
+        ("committed tokens", stats["num_committed_tokens"]),
+        ("tokens per target pass", f"{stats['tokens_per_target_pass']:.2f}"),
+        (
+            "acceptance",
+            f"{stats['num_accepted_draft_tokens'] / num_drafts:.0%} of {num_drafts} drafts"
+            if num_drafts
+            else "no drafts yet",
+        ),
+    ):
+        terminal.results.print(f"{title}: {value}", soft_wrap=True, markup=False)

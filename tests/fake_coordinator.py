@@ -1,0 +1,91 @@
+"""A small HTTP server that speaks the coordinator's API, for tests of its clients."""
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+SPECULATION = {
+    "num_target_passes": 2,
+    "tokens_per_target_pass": 1.5,
+    "num_draft_tokens": 4,
+    "num_accepted_draft_tokens": 1,
+}
+STATUS = {
+    "ready": True,
+    "reason": "",
+    "model": "tiny",
+    "workers": [
+        {
+            "address": "127.0.0.1:7",
+            "role": "draft",
+            "ready": False,
+            "reason": "no answer",
+            "model": "",
+            "drafter": "prompt-lookup",
+            "num_sequences": 3,
+            "numerics": "",
+        }
+    ],
+    "num_running": 1,
+    "stats": {**SPECULATION, "num_committed_tokens": 3},
+    "session_store": "memory",
+}
+
+
+class FakeCoordinator(ThreadingHTTPServer):
+    """Answers every prompt with the pieces it was given; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.pieces: list[tuple[str, list[int]]] = [("Hel", [1]), ("lo", [2, 3])]
+        self.plain_pieces = self.pieces
+        self.is_complete = True
+        self.bodies: list[dict[str, Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: FakeCoordinator
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the test's output clean."""
+
+    def do_GET(self) -> None:
+        documents: dict[str, dict[str, Any]] = {
+            "/v1/models": {"data": [{"id": "tiny"}]},
+            "/status": STATUS,
+        }
+        self._send_json(200, documents[self.path])
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.bodies.append(body)
+        if body["max_tokens"] == 13:
+            self._send_json(400, {"error": {"message": "max_tokens is 13, expected luck"}})
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        is_off = (body.get("speculation") or {}).get("method") == "off"
+        for text, ids in self.server.plain_pieces if is_off else self.server.pieces:
+            choice = {"delta": {"content": text}, "text": text, "token_ids": ids}
+            self._send_event({"choices": [choice]})
+        if not self.server.is_complete:
+            return
+        usage = {"prompt_tokens": 9, "completion_tokens": 3}
+        self._send_event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        self._send_event(
+            {"choices": [], "usage": usage, "metrics": {"speculative_decoding": SPECULATION}}
+        )
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _send_event(self, event: dict[str, Any]) -> None:
+        self.wfile.write(f"id: 1\ndata: {json.dumps(event)}\n\n".encode())
+
+    def _send_json(self, status: int, document: dict[str, Any]) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(document).encode())
