@@ -1,0 +1,263 @@
+"""`paceline serve` as a real process, over small stand-ins for the three services.
+
+The stand-ins listen, answer their readiness probes and write down what they were told; they are
+found before the real ones because their folder comes first on PYTHONPATH.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+NOTE = """
+import json, os, pathlib, signal, sys, time
+notes = pathlib.Path(os.environ["NOTES"])
+def stopped(number, frame):
+    (notes / f"{NAME}.stopped").write_text(str(time.monotonic()))
+    os._exit(0)
+signal.signal(signal.SIGTERM, stopped)
+own = {key: text for key, text in os.environ.items() if key.startswith(("PACELINE_", "OMP_"))}
+(notes / f"{NAME}.settings").write_text(json.dumps(own | {"pid": os.getpid()}))
+"""
+
+WORKER = """
+import concurrent.futures, grpc
+from grpc_health.v1 import health, health_pb2_grpc
+if os.environ.get("PACELINE_MODEL") == "/missing":
+    sys.exit("the model '/missing' does not exist")
+server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+health_pb2_grpc.add_HealthServicer_to_server(servicer := health.HealthServicer(), server)
+server.add_insecure_port(f"127.0.0.1:{os.environ['PACELINE_PORT']}")
+server.start()
+servicer.set(f"paceline.v1.{NAME}", 1)
+while True:
+    time.sleep(60)
+"""
+
+COORDINATOR = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"data": [{"id": "tiny"}]}')
+port = int(os.environ["PACELINE_HTTP_PORT"])
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+DEAF = "signal.signal(signal.SIGTERM, lambda number, frame: None)"
+
+STAND_INS = {
+    "target_service": f"NAME = 'TargetService'{NOTE}{WORKER}",
+    "draft_service": f"NAME = 'DraftService'{NOTE}{WORKER}",
+    "coordinator": f"NAME = 'coordinator'{NOTE}{COORDINATOR}",
+}
+
+
+class Served:
+    """A running `paceline serve`."""
+
+    def __init__(self, tmp_path: Path, stand_ins: dict[str, str], *options: str) -> None:
+        self.notes = tmp_path / "notes"
+        self.notes.mkdir()
+        for package, code in (STAND_INS | stand_ins).items():
+            folder = tmp_path / "stand_ins" / package
+            folder.mkdir(parents=True)
+            (folder / "__init__.py").touch()
+            (folder / "__main__.py").write_text(code)
+        inherited = {key: text for key, text in os.environ.items() if "PACELINE" not in key}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "paceline.cli.main", "serve", *options],
+            env=inherited
+            | {
+                "PYTHONPATH": str(tmp_path / "stand_ins"),
+                "NOTES": str(self.notes),
+                "TMPDIR": str(tmp_path),
+                "PACELINE_HTTP_PORT": "0",
+                "PACELINE_GRPC_PORT": "0",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_ready(self) -> str:
+        """Wait until everything is up; returns what was printed on stdout."""
+        assert self.process.stdout is not None
+        printed = ""
+        for line in self.process.stdout:
+            printed += line
+            if line == "Ctrl-C stops it.\n":
+                return printed
+        pytest.fail(f"it ended: {self.end()}")
+
+    def told(self, name: str) -> dict[str, Any]:
+        """The settings that a stand-in found in its environment, and its `pid`."""
+        found: dict[str, Any] = json.loads((self.notes / f"{name}.settings").read_text())
+        return found
+
+    def stopped_at(self, name: str) -> float:
+        """When a stand-in was told to stop."""
+        return float((self.notes / f"{name}.stopped").read_text())
+
+    def pids(self) -> list[int]:
+        """The processes of all stand-ins that were started."""
+        return [self.told(path.stem)["pid"] for path in self.notes.glob("*.settings")]
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; returns status and stderr."""
+        _, errors = self.process.communicate(timeout=30)
+        return self.process.returncode, errors
+
+
+class Serve(Protocol):
+    """Starts `paceline serve` with these options; stand-ins may be replaced by name."""
+
+    def __call__(self, *options: str, **stand_ins: str) -> Served: ...
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    running: list[Served] = []
+
+    def start(*options: str, **stand_ins: str) -> Served:
+        running.append(Served(tmp_path, stand_ins, *options))
+        return running[-1]
+
+    yield start
+    for served in running:
+        served.process.kill()
+        served.process.communicate()
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a process was left behind"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_each_process_is_told_its_own_settings_and_all_stop_in_order(
+    serve: Serve, tmp_path: Path
+) -> None:
+    served = serve("--model", "table:7", "--num-threads", "2", "--redis-url", "none")
+    printed = served.wait_ready()
+    target, draft = served.told("TargetService"), served.told("DraftService")
+    coordinator = served.told("coordinator")
+    assert target["PACELINE_MODEL"] == "table:7"
+    assert target["OMP_NUM_THREADS"] == target["PACELINE_NUM_THREADS"] == "2"
+    assert "PACELINE_HTTP_PORT" not in target
+    assert draft["PACELINE_DRAFTER"] == "prompt-lookup"
+    assert "PACELINE_MODEL" not in draft
+    assert coordinator["PACELINE_TARGETS"] == f"127.0.0.1:{target['PACELINE_PORT']}"
+    assert coordinator["PACELINE_DRAFTS"] == f"127.0.0.1:{draft['PACELINE_PORT']}"
+    assert coordinator["PACELINE_REDIS_URL"] == ""
+    assert f"http://127.0.0.1:{coordinator['PACELINE_HTTP_PORT']}/v1" in printed
+    assert f"127.0.0.1:{coordinator['PACELINE_GRPC_PORT']}" in printed
+
+    pids = served.pids()
+    served.process.send_signal(signal.SIGTERM)
+    status, errors = served.end()
+    assert (status, errors.splitlines()[-1]) == (0, "Stopped.")
+    assert served.stopped_at("coordinator") < served.stopped_at("TargetService")
+    assert served.stopped_at("coordinator") < served.stopped_at("DraftService")
+    wait_until_gone(pids)
+    assert list(tmp_path.glob("paceline-*")) == []
+
+
+def test_it_brings_a_redis_along_and_takes_it_away(serve: Serve) -> None:
+    served = serve("--drafter", "none")
+    served.wait_ready()
+    url = served.told("coordinator")["PACELINE_REDIS_URL"]
+    assert (
+        "PACELINE_DRAFTS" not in served.told("coordinator")
+        or not served.told("coordinator")["PACELINE_DRAFTS"]
+    )
+    assert url.startswith("unix://")
+    assert Path(url.removeprefix("unix://")).is_socket()
+    served.process.send_signal(signal.SIGINT)
+    assert served.end()[0] == 0
+    assert not Path(url.removeprefix("unix://")).exists()
+
+
+def test_a_model_that_is_missing_is_reported_before_the_coordinator_starts(serve: Serve) -> None:
+    served = serve("--model", "/missing", "--redis-url", "none")
+    status, errors = served.end()
+    assert status == 1
+    assert "target-1 ended (exit code 1)" in errors
+    assert "the model '/missing' does not exist" in errors
+    log_directory = Path(errors.splitlines()[-1].removeprefix("The logs are kept in "))
+    assert (log_directory / "target-1.log").read_text() == "the model '/missing' does not exist\n"
+    assert not (served.notes / "coordinator.settings").exists()
+    wait_until_gone(served.pids())
+
+
+def test_a_lost_draft_is_reported_and_the_service_goes_on(serve: Serve) -> None:
+    served = serve("--redis-url", "none")
+    served.wait_ready()
+    os.kill(served.told("DraftService")["pid"], signal.SIGKILL)
+    assert served.process.stderr is not None
+    for line in served.process.stderr:
+        if "draft-1" in line and "ready" not in line:
+            assert "signal SIGKILL: something killed it" in line
+            break
+    assert served.process.stderr.readline() == "The service goes on, without drafts.\n"
+    assert is_running(served.told("coordinator")["pid"])
+    served.process.send_signal(signal.SIGTERM)
+    status, errors = served.end()
+    assert status == 0
+    assert "The logs are kept in" in errors
+
+
+@pytest.mark.parametrize("name", ["TargetService", "coordinator"])
+def test_without_the_last_target_or_the_coordinator_everything_ends(
+    serve: Serve, name: str
+) -> None:
+    served = serve("--redis-url", "none")
+    served.wait_ready()
+    os.kill(served.told(name)["pid"], signal.SIGSEGV)
+    status, errors = served.end()
+    assert status == 1
+    assert "ended (signal SIGSEGV: it crashed in native code)" in errors
+    wait_until_gone(served.pids())
+
+
+def test_no_process_outlives_a_killed_serve(serve: Serve) -> None:
+    served = serve()
+    served.wait_ready()
+    pids = served.pids()
+    assert len(pids) == 3
+    served.process.kill()
+    served.process.communicate()
+    wait_until_gone(pids)
+
+
+def test_a_second_interrupt_ends_it_at_once(serve: Serve) -> None:
+    deaf = f"NAME = 'coordinator'{NOTE}{DEAF}{COORDINATOR}"
+    served = serve("--redis-url", "none", coordinator=deaf)
+    served.wait_ready()
+    served.process.send_signal(signal.SIGINT)
+    assert served.process.stderr is not None
+    for line in served.process.stderr:
+        if line.startswith("Stopping;"):
+            break
+    started = time.monotonic()
+    served.process.send_signal(signal.SIGINT)
+    assert served.end()[0] == 0
+    assert time.monotonic() - started < 5
+    wait_until_gone(served.pids())
