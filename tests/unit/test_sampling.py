@@ -79,7 +79,13 @@ def test_every_combination_of_filters_agrees_with_the_reference(
     )
     for index, (top_k, top_p, min_p) in enumerate(grid):
         settings = replace(
-            SAMPLED, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=index
+            SAMPLED,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=index // 2,
+            choice=index % 3,
         )
         make = tied_logits if index % 2 else random_logits
         logits = make(vocab_size, seed=index)
