@@ -1,43 +1,20 @@
-"""Writes checkpoint directories: each once, and the first layers of a model as a draft of it.
+"""Saves the first layers of a model as a draft of it.
 
 A model's first layers with its own last norm and head speak its vocabulary and cost a fraction: a
 draft where no smaller model with the same tokens is to be had. `python -m
 paceline.engine.checkpoints TARGET NUM_LAYERS DIRECTORY` makes one by hand.
-
-Invariant: a directory is there whole or not at all, however many processes want it at once.
 """
 
 import argparse
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging
 
+from paceline.engine.cache_directory import made_once
 from paceline.errors import InvalidConfig
-
-
-def made_once(directory: Path, write: Callable[[Path], None]) -> Path:
-    """`directory`, filled by `write` unless it is there; others that want it wait meanwhile.
-
-    Raises:
-        InvalidConfig: it cannot be written.
-    """
-    if directory.is_dir():
-        return directory
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(directory.with_name(f"{directory.name}.lock")):
-            if not directory.is_dir():
-                _write_whole(directory, write)
-    except OSError as error:
-        raise InvalidConfig(
-            f"checkpoint directory {str(directory)!r} cannot be written: {error}"
-        ) from error
-    return directory
 
 
 def truncated_checkpoint(target: Path, num_layers: int, directory: Path) -> Path:
@@ -49,24 +26,26 @@ def truncated_checkpoint(target: Path, num_layers: int, directory: Path) -> Path
     config = _first_layers(AutoConfig.from_pretrained(target), num_layers)
 
     def write(unfinished: Path) -> None:
-        with _quiet():
+        with quiet_transformers():
             module = AutoModelForCausalLM.from_pretrained(target, config=config, dtype="auto")
-        module.save_pretrained(unfinished)
+            module.save_pretrained(unfinished)
         AutoTokenizer.from_pretrained(target).save_pretrained(unfinished)
 
     return made_once(directory, write)
 
 
-def _write_whole(directory: Path, write: Callable[[Path], None]) -> None:
-    unfinished = directory.with_name(f"{directory.name}.unfinished")
-    # The lock is ours: what an interrupted process left behind is nobody's.
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    write(unfinished)
-    # Weights are written for their owner alone; an image is built by one user and run by another.
-    for path in unfinished.glob("*.safetensors"):
-        path.chmod(0o644)
-    unfinished.rename(directory)
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without progress bars and load reports: callers check the report and log what matters."""
+    verbosity, had_progress_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_progress_bar:
+            logging.enable_progress_bar()
 
 
 def _first_layers(config: PretrainedConfig, num_layers: int) -> PretrainedConfig:
@@ -84,17 +63,6 @@ def _first_layers(config: PretrainedConfig, num_layers: int) -> PretrainedConfig
         settings | per_layer | {"num_hidden_layers": num_layers}
     )
     return kept
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the report on the layers that are left out on purpose."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def main() -> None:

@@ -15,7 +15,8 @@ import torch
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-from paceline.engine.checkpoints import made_once
+from paceline.engine.cache_directory import made_once
+from paceline.engine.checkpoints import quiet_transformers
 from paceline.errors import InvalidConfig
 
 logger = logging.getLogger(__name__)
@@ -40,8 +41,9 @@ def default_model_directory(cache_dir: Path) -> Path:
 def _convert_into(directory: Path) -> None:
     package_dir = _package_dir()
     logger.info("converting %s, once, in about 20 s", DEFAULT_MODEL)
-    _save_model(package_dir, directory)
-    _save_tokenizer(package_dir, directory)
+    with quiet_transformers():
+        _save_model(package_dir, directory)
+        _save_tokenizer(package_dir, directory)
 
 
 def _package_dir() -> Path:

@@ -9,15 +9,17 @@ weight is left as it was initialised, no code of a checkpoint is run.
 """
 
 import json
+import logging
 import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -26,10 +28,11 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils.logging import disable_progress_bar
 
+from paceline.engine.checkpoints import quiet_transformers
 from paceline.engine.default_model import DEFAULT_MODEL, default_model_directory
 from paceline.engine.tokenizer_files import (
+    CONFIG_FILE,
     GENERATION_FILE,
     TOKENIZER_FILE,
     TokenizerFile,
@@ -37,6 +40,8 @@ from paceline.engine.tokenizer_files import (
     vocabulary_size,
 )
 from paceline.errors import InvalidConfig
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {
     "float32": torch.float32,
@@ -46,6 +51,9 @@ DTYPES = {
 
 _WEIGHTS_FILE = "model.safetensors"
 _WEIGHTS_INDEX = "model.safetensors.index.json"
+_LOADING_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, StrictDataclassError)
+"""What transformers raises over a checkpoint that is not as it should be."""
+
 _HUB_FILES = ["*.json", "*.jinja", "*.model", "model*.safetensors"]
 
 
@@ -97,7 +105,6 @@ def load_model(
         InvalidConfig: the model, its checkpoint, the data type, the device or the length is wrong.
     """
     torch_dtype, torch_device = _dtype(dtype), _device(device)
-    disable_progress_bar()
     directory = resolve_model(model, cache_dir)
     config = _config(model, directory)
     path = Path(model).expanduser()
@@ -133,10 +140,9 @@ def _hub_directory(model: str, cache_dir: Path | None) -> Path:
     try:
         return Path(fetch())
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         raise InvalidConfig(
             f"model {model!r} is not to be had: it is no directory, the local Hugging Face cache "
-            f"lacks it or a part of it, and fetching it failed ({reason}); "
+            f"lacks it or a part of it, and fetching it failed ({_reason(error)}); "
             f"expected {DEFAULT_MODEL}, table:<seed>, a directory or a Hugging Face id"
         ) from error
 
@@ -147,9 +153,8 @@ def _missing_file(directory: Path) -> str | None:
         return "config.json"
     names = [_WEIGHTS_FILE]
     if (directory / _WEIGHTS_INDEX).is_file():
-        names = sorted(
-            set(json.loads((directory / _WEIGHTS_INDEX).read_text())["weight_map"].values())
-        )
+        index = json.loads((directory / _WEIGHTS_INDEX).read_text())
+        names = sorted(set(index["weight_map"].values()))
     return next((name for name in names if not (directory / name).is_file()), None)
 
 
@@ -170,13 +175,20 @@ def _device(name: str) -> torch.device:
 
 
 def _config(model: str, directory: Path) -> PretrainedConfig:
-    missing = _missing_file(directory)
+    try:
+        missing = _missing_file(directory)
+    except (ValueError, KeyError) as error:
+        raise InvalidConfig(
+            f"model {model!r}: its {_WEIGHTS_INDEX} cannot be used: {_reason(error)}"
+        ) from error
     if missing is not None:
         raise InvalidConfig(f"model {model!r}: the directory {str(directory)!r} has no {missing}")
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(directory)
-    except (OSError, ValueError, KeyError) as error:
-        raise InvalidConfig(f"model {model!r}: its config.json cannot be used: {error}") from error
+    except _LOADING_ERRORS as error:
+        raise InvalidConfig(
+            f"model {model!r}: its config.json cannot be used: {_reason(error)}"
+        ) from error
     quantization = getattr(config, "quantization_config", None)
     if quantization is not None:
         raise InvalidConfig(
@@ -204,16 +216,34 @@ def _module(
     model: str, directory: Path, dtype: torch.dtype, device: torch.device
 ) -> PreTrainedModel:
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, use_safetensors=True, output_loading_info=True
-        )
-    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
-        raise InvalidConfig(f"model {model!r}: its weights cannot be loaded: {error}") from error
-    # transformers would leave them as they were initialised, at random.
-    missing = sorted(loaded[1]["missing_keys"])
+        with quiet_transformers():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                directory,
+                dtype=dtype,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+    except (SafetensorError, *_LOADING_ERRORS) as error:
+        raise InvalidConfig(
+            f"model {model!r}: its weights cannot be loaded: {_reason(error)}"
+        ) from error
+    # transformers leaves what does not fit as it was initialised, at random.
+    missing, mismatched = sorted(loaded[1]["missing_keys"]), sorted(loaded[1]["mismatched_keys"])
     if missing:
         raise InvalidConfig(
             f"model {model!r}: its safetensors lack {len(missing)} weights, first {missing[0]!r}"
+        )
+    if mismatched:
+        name, found, expected = mismatched[0]
+        raise InvalidConfig(
+            f"model {model!r}: weight {name!r} has shape {list(found)} in its safetensors; "
+            f"its config.json makes that {list(expected)}"
+        )
+    unexpected = sorted(loaded[1]["unexpected_keys"])
+    if unexpected:
+        logger.warning(
+            "model %r: %d weights are not used, first %r", model, len(unexpected), unexpected[0]
         )
     module: PreTrainedModel = loaded[0].to(device).eval().requires_grad_(False)
     return module
@@ -225,8 +255,11 @@ def _tokenizer(
     """The tokens that end a text, and the files with which a coordinator makes the tokenizer."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory)
-    except (OSError, ValueError, KeyError) as error:
-        raise InvalidConfig(f"model {model!r}: its tokenizer cannot be loaded: {error}") from error
+    except _LOADING_ERRORS as error:
+        raise InvalidConfig(
+            f"model {model!r}: its tokenizer cannot be loaded, expected {TOKENIZER_FILE} and "
+            f"{CONFIG_FILE}: {_reason(error)}"
+        ) from error
     # Saved anew: old checkpoints spread over more files, and name a class only in config.json.
     with tempfile.TemporaryDirectory() as saved:
         tokenizer.save_pretrained(saved)
@@ -235,13 +268,29 @@ def _tokenizer(
                 f"model {model!r}: its tokenizer {type(tokenizer).__name__} cannot be written as "
                 f"{TOKENIZER_FILE}; expected one that the tokenizers library can run"
             )
-        settings: dict[str, Any] = {}
-        if module.generation_config is not None:
-            settings = module.generation_config.to_diff_dict()
+        settings = _generation_settings(model, directory, module)
         eos = _as_set(settings.get("eos_token_id")) | _as_set(tokenizer.eos_token_id)
         settings["eos_token_id"] = sorted(eos)
         (Path(saved) / GENERATION_FILE).write_text(json.dumps(settings))
         return eos, read_tokenizer_files(Path(saved))
+
+
+def _generation_settings(model: str, directory: Path, module: PreTrainedModel) -> dict[str, Any]:
+    # Read here, because transformers takes a file that it cannot read for one that is not there.
+    try:
+        settings: dict[str, Any] = json.loads((directory / GENERATION_FILE).read_text())
+    except FileNotFoundError:
+        return module.generation_config.to_diff_dict() if module.generation_config else {}
+    except ValueError as error:
+        raise InvalidConfig(
+            f"model {model!r}: its {GENERATION_FILE} cannot be used: {_reason(error)}"
+        ) from error
+    return settings
+
+
+def _reason(error: Exception) -> str:
+    """The beginning of what a library says, in one line; what follows is advice."""
+    return f"{type(error).__name__}: {shorten(str(error), 300, placeholder=' …')}"
 
 
 def _as_set(token_id: int | list[int] | None) -> frozenset[int]:

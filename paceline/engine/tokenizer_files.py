@@ -94,8 +94,9 @@ class _Tokens:
         contents = {file.name: file.content for file in files}
         tokenizer = _parsed(contents, TOKENIZER_FILE)
         config = _parsed(contents, CONFIG_FILE)
-        model = tokenizer["model"]
-        vocabulary = model["vocab"]
+        if "vocab" not in tokenizer.get("model", {}) or "added_tokens" not in tokenizer:
+            raise InvalidConfig(f"the tokenizer's {TOKENIZER_FILE} has no vocabulary")
+        model, vocabulary = tokenizer["model"], tokenizer["model"]["vocab"]
         if isinstance(vocabulary, dict):
             spellings = {token_id: token for token, token_id in vocabulary.items()}
         else:
