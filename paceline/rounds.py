@@ -196,18 +196,15 @@ class TokenLog:
         """The span that brings a worker which holds `start` tokens up to date."""
         return TokenSpan(start, self.prefix_hash(start), self.token_ids[start:])
 
-    def sync(self, span: TokenSpan) -> int | None:
-        """Apply a span. Returns how many leading tokens are unchanged.
+    def sync(self, span: TokenSpan) -> bool:
+        """Apply a span; False, and nothing changed, when what is before it cannot be vouched for.
 
-        None when the span cannot be vouched for: it starts behind the end, or the hash of what is
-        before it differs. Nothing is changed then.
+        That is when it starts behind the end, or when the hash of what is before it differs.
         """
         if span.start > len(self) or self.prefix_hash(span.start) != span.prefix_hash:
-            return None
-        old = self.token_ids[span.start :]
-        new = array("I", span.token_ids)
-        self.token_ids[span.start :] = new
-        return span.start + _common_length(old, new)
+            return False
+        self.token_ids[span.start :] = array("I", span.token_ids)
+        return True
 
 
 def prefix_hash(token_ids: "array[int]") -> int:
@@ -219,7 +216,8 @@ def prefix_hash(token_ids: "array[int]") -> int:
     return int.from_bytes(digest, "little")
 
 
-def _common_length(a: "array[int]", b: "array[int]") -> int:
+def common_length(a: "array[int]", b: "array[int]") -> int:
+    """How many leading tokens are equal."""
     shorter = min(len(a), len(b))
     if a[:shorter] == b[:shorter]:
         return shorter

@@ -1,0 +1,1 @@
+"""One file per method of drafting; `registry.py` names them."""

@@ -1,0 +1,165 @@
+"""Whether a request can be answered, and with which settings.
+
+Everything that is wrong with a request is found here, before its first token, and said in a
+sentence that names the field, its value and what was expected.
+"""
+
+import asyncio
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from coordinator.records import Lease
+from coordinator.requests import (
+    ChatMessage,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    Speculation,
+)
+from coordinator.tokenizer import Tokenizer, check_token_ids
+from paceline.errors import InvalidRequest
+from paceline.rounds import SequenceSettings
+
+MAX_STOPS = 4
+"""Stop texts of a request, as in the OpenAI API."""
+MAX_SPECULATIVE_TOKENS = 64
+
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the coordinator takes on."""
+
+    max_running_requests: int = 64
+    max_waiting_requests: int = 256
+    num_speculative_tokens: int = 7
+    """Most drafts per round that `auto` uses."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Admitted(Generation):
+    """A generation with the right to write its record."""
+
+    lease: Lease = field(default_factory=lambda: Lease("", "", 0, b""))
+    """Given by the session store."""
+    recorded_token_ids: tuple[int, ...] = ()
+    """Committed by an earlier run of the same request."""
+    resume_from: int = 0
+    """Tokens that the client has already."""
+    recorded_finish: FinishReason | None = None
+
+
+async def encode_prompt(tokenizer: Tokenizer, request: GenerationRequest) -> tuple[int, ...]:
+    """The prompt in tokens, off the event loop; raises `InvalidRequest`."""
+    prompt = request.prompt
+    token_ids: tuple[int, ...]
+    if isinstance(prompt, str):
+        token_ids = await asyncio.to_thread(tokenizer.encode, prompt)
+    elif _is_chat(prompt):
+        token_ids = await asyncio.to_thread(tokenizer.encode_chat, prompt)
+    else:
+        token_ids = tuple(item for item in prompt if isinstance(item, int))
+        check_token_ids("prompt", token_ids, tokenizer.vocab_size)
+    if not token_ids:
+        raise InvalidRequest("prompt: has no tokens; expected at least one", "prompt")
+    return token_ids
+
+
+def _is_chat(
+    prompt: tuple[int, ...] | tuple[ChatMessage, ...],
+) -> TypeGuard[tuple[ChatMessage, ...]]:
+    return bool(prompt) and isinstance(prompt[0], ChatMessage)
+
+
+def check_values(request: GenerationRequest, vocab_size: int) -> None:
+    """Raise `InvalidRequest` for a value that no model could use."""
+    _check(
+        bool(_REQUEST_ID.fullmatch(request.request_id)),
+        "request_id",
+        request.request_id,
+        "1 to 128 visible characters",
+    )
+    _check(
+        request.max_tokens is None or request.max_tokens >= 1,
+        "max_tokens",
+        request.max_tokens,
+        "at least 1",
+    )
+    _check(0 <= request.temperature <= 2, "temperature", request.temperature, "0 to 2")
+    _check(0 < request.top_p <= 1, "top_p", request.top_p, "above 0, up to 1")
+    _check(0 <= request.min_p <= 1, "min_p", request.min_p, "0 to 1")
+    number = request.speculation.num_speculative_tokens
+    _check(
+        number is None or 0 <= number <= MAX_SPECULATIVE_TOKENS,
+        "speculation.num_speculative_tokens",
+        number,
+        f"0 to {MAX_SPECULATIVE_TOKENS}",
+    )
+    _check(len(request.stop) <= MAX_STOPS, "stop", len(request.stop), f"up to {MAX_STOPS} texts")
+    _check("" not in request.stop, "stop", "", "texts that are not empty")
+    for token_id in request.stop_token_ids:
+        _check(0 <= token_id < vocab_size, "stop_token_ids", token_id, f"ids below {vocab_size}")
+    for token_id, bias in request.logit_bias:
+        _check(0 <= token_id < vocab_size, "logit_bias", token_id, f"ids below {vocab_size}")
+        _check(-100 <= bias <= 100, "logit_bias", bias, "-100 to 100")
+
+
+def _check(is_right: bool, field: str, value: object, expected: str) -> None:
+    if not is_right:
+        raise InvalidRequest(f"{field}: is {value!r}; expected {expected}", field)
+
+
+def check_speculation(speculation: Speculation, drafters: Collection[str]) -> None:
+    """Raise `InvalidRequest` for a method that is neither general nor one of `drafters`."""
+    known = ["auto", "off", *sorted(drafters)]
+    if speculation.method not in known:
+        raise InvalidRequest(
+            f"speculation.method: {speculation.method!r} is not served here; expected one of "
+            f"{', '.join(known)}",
+            "speculation.method",
+        )
+
+
+def token_limit(request: GenerationRequest, num_prompt: int, max_model_len: int) -> int:
+    """New tokens that the request may have; raises `InvalidRequest` when it asks for too many."""
+    room = max_model_len - num_prompt
+    if room < 1:
+        raise InvalidRequest(
+            f"prompt: has {num_prompt} tokens; this model takes prompt and answer of up to "
+            f"{max_model_len} tokens together",
+            "prompt",
+        )
+    if request.max_tokens is not None and request.max_tokens > room:
+        raise InvalidRequest(
+            f"max_tokens: {request.max_tokens} with a prompt of {num_prompt} tokens does not fit; "
+            f"this model takes prompt and answer of up to {max_model_len} tokens together",
+            "max_tokens",
+        )
+    limit = room if request.max_tokens is None else request.max_tokens
+    if request.min_tokens > limit:
+        raise InvalidRequest(
+            f"min_tokens: {request.min_tokens} is more than the limit of {limit} tokens",
+            "min_tokens",
+        )
+    return limit
+
+
+def sequence_settings(generation: Generation, tokenizer: Tokenizer) -> SequenceSettings:
+    """The settings of the generation's sequence."""
+    request = generation.request
+    eos_token_ids = () if request.ignore_eos else tokenizer.eos_token_ids
+    num_prompt = len(generation.prompt_token_ids)
+    return SequenceSettings(
+        max_length=num_prompt + generation.max_tokens,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        min_p=request.min_p,
+        seed=generation.seed,
+        logit_bias=request.logit_bias,
+        stop_token_ids=tuple(dict.fromkeys((*eos_token_ids, *request.stop_token_ids))),
+        min_length=num_prompt + request.min_tokens,
+    )

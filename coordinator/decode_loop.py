@@ -1,0 +1,170 @@
+"""The rounds of one sequence: propose, verify, commit, yield.
+
+A round without drafts is ordinary decoding: the first token, a missing or late draft, and a request
+that does not speculate all take this one path. Whatever a worker lacks, lost or forgot is made good
+by sending the span again (`coordinator.sequence`), to the same worker or another. The target alone
+decides what is committed, so nothing that happens to a draft can change the text.
+
+Plain Python: knows no network, no text and no store.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+from coordinator.sequence import DraftLink, DraftWorker, Sequence, TargetLink, TargetWorker
+from paceline.rounds import NO_DRAFTS, Drafts, RoundTiming
+from paceline.workers import WorkerLost
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """What the next round is to be."""
+
+    num_speculative_tokens: int
+    max_new_tokens: int
+    """Tokens for which the target goes on alone when there are no drafts."""
+    propose_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeOutcome:
+    """How a proposal went; `failure` says why there is none."""
+
+    drafts: Drafts
+    elapsed_s: float
+    timing: RoundTiming = RoundTiming()
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One pass of the target: what it committed, and what that cost."""
+
+    token_ids: tuple[int, ...]
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    timing: RoundTiming
+    elapsed_s: float
+    """From sending the round, or from the pass before in the same round, to this result."""
+    propose: ProposeOutcome | None
+
+
+class Speculation(Protocol):
+    """Decides how many drafts the next round gets, and learns from each."""
+
+    def plan(self, sequence: Sequence) -> RoundPlan:
+        """The next round."""
+
+    def observe(self, sequence: Sequence, committed: Committed) -> None:
+        """A pass of the target has come back."""
+
+
+class Workers(Protocol):
+    """Where a sequence runs."""
+
+    async def target(self, lost: TargetWorker | None) -> TargetWorker:
+        """A target, another one than `lost` if there is one; raises `Unavailable` without any."""
+
+    def draft(self, lost: DraftWorker | None) -> DraftWorker | None:
+        """A draft, another one than `lost` if there is one; None without any."""
+
+
+async def decode(
+    sequence: Sequence, workers: Workers, speculation: Speculation
+) -> AsyncGenerator[Committed, None]:
+    """Yield each pass's committed tokens until the sequence ends; closing it frees the workers."""
+    target = TargetLink(sequence, await workers.target(None))
+    drafting = _Drafting(sequence, workers)
+    try:
+        while not sequence.has_ended:
+            plan = speculation.plan(sequence)
+            proposal = await drafting.propose(plan)
+            drafts = proposal.drafts if proposal else NO_DRAFTS
+            max_new_tokens = 1 if drafts.token_ids else plan.max_new_tokens
+            try:
+                async with aclosing(target.verify(drafts, max_new_tokens)) as results:
+                    sent = perf_counter()
+                    async for result in results:
+                        now = perf_counter()
+                        committed = Committed(
+                            token_ids=sequence.commit(result.start, tuple(result.token_ids)),
+                            num_draft_tokens=result.num_draft_tokens,
+                            num_accepted_tokens=result.num_accepted_tokens,
+                            timing=result.timing,
+                            elapsed_s=now - sent,
+                            propose=proposal,
+                        )
+                        sent, proposal = now, None
+                        speculation.observe(sequence, committed)
+                        yield committed
+            except WorkerLost:
+                target.close()
+                target = TargetLink(sequence, await workers.target(target.worker))
+    finally:
+        target.close()
+        drafting.close()
+
+
+class _Drafting:
+    """The draft side of the loop. Never fails: without a proposal in time there is none."""
+
+    def __init__(self, sequence: Sequence, workers: Workers) -> None:
+        self._sequence = sequence
+        self._workers = workers
+        self._link: DraftLink | None = None
+        self._warm_up: asyncio.Task[ProposeOutcome] | None = None
+
+    async def propose(self, plan: RoundPlan) -> ProposeOutcome | None:
+        """Drafts for the next round; None when none are asked for or nobody can make any.
+
+        The first token never waits: the draft gets the prompt at the same time as the target.
+        """
+        if plan.num_speculative_tokens < 1:
+            return None
+        if self._link is None:
+            worker = self._workers.draft(None)
+            if worker is None:
+                return None
+            self._link = DraftLink(self._sequence, worker)
+            self._warm_up = asyncio.create_task(self._ask(self._link, 1))
+        if self._sequence.num_new_tokens == 0:
+            return None
+        sent = perf_counter()
+        try:
+            async with asyncio.timeout(plan.propose_timeout_s):
+                if self._warm_up is not None:
+                    await asyncio.shield(self._warm_up)
+                    self._warm_up = None
+                outcome = await self._ask(self._link, plan.num_speculative_tokens)
+        except TimeoutError:
+            outcome = ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="timeout")
+        if outcome.failure:
+            self._replace()
+        return outcome
+
+    async def _ask(self, link: DraftLink, num_speculative_tokens: int) -> ProposeOutcome:
+        sent = perf_counter()
+        try:
+            result = await link.propose(num_speculative_tokens)
+        except WorkerLost:
+            return ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="lost")
+        return ProposeOutcome(result.drafts, perf_counter() - sent, result.timing)
+
+    def close(self) -> None:
+        """Let the worker free the sequence."""
+        if self._warm_up is not None:
+            self._warm_up.cancel()
+        if self._link is not None:
+            self._link.close()
+
+    def _replace(self) -> None:
+        """Another draft from the next round on, if there is one; else the same one again."""
+        assert self._link is not None
+        worker = self._workers.draft(self._link.worker)
+        if worker is not self._link.worker:
+            self.close()
+            self._link, self._warm_up = None, None

@@ -1,0 +1,134 @@
+"""Which workers a sequence runs on.
+
+A session stays where it was answered last; otherwise the first blocks of the prompt decide, so that
+equal beginnings meet the KV they share (rendezvous hashing), as long as that worker is not much
+busier than the others (bounded load). Knows workers and tokens, no text and no store.
+"""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+from coordinator.records import Placement
+from coordinator.sequence import DraftWorker, TargetWorker
+from paceline.errors import Unavailable
+from paceline.rounds import TokenLog
+from paceline.workers.pool import WorkerPool
+from paceline.workers.worker import Worker
+
+ROUTING_TOKENS = 64
+"""Tokens of the prompt that decide: long enough to tell system prompts apart."""
+LOAD_BOUND = 1.25
+"""A worker may have this much more than its share of the sequences before others are preferred."""
+TARGET_WAIT_S = 15.0
+"""How long a running request waits for a target to come back before it fails."""
+
+
+class Router:
+    """Places sequences on workers and counts them."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+        self._num_sequences: Counter[Worker] = Counter()
+
+    def place(
+        self, prompt_token_ids: Sequence[int], affinity: Placement | None, drafter: str | None
+    ) -> "PlacedWorkers":
+        """Workers for a new sequence; `drafter` None takes any method."""
+        key = TokenLog.of(prompt_token_ids[:ROUTING_TOKENS]).prefix_hash(ROUTING_TOKENS)
+        return PlacedWorkers(self, key, affinity or Placement(), drafter)
+
+    async def some_ready_targets(self) -> list[Worker]:
+        """The targets that take rounds now; waits for the first."""
+        while not (ready := self._pool.ready_targets()):
+            await self._pool.until_changed()
+        return ready
+
+    def ready_drafts(self, drafter: str | None) -> list[Worker]:
+        """The drafts that take rounds now."""
+        return self._pool.ready_drafts(drafter)
+
+    def choose(self, workers: Sequence[Worker], key: int) -> Worker:
+        """The highest ranked of `workers` that is not overloaded."""
+        ranked = sorted(workers, key=lambda worker: _rank(worker.address, key), reverse=True)
+        total = sum(self._num_sequences[worker] for worker in ranked) + 1
+        bound = LOAD_BOUND * total / len(ranked) + 1
+        return next(worker for worker in ranked if self._num_sequences[worker] < bound)
+
+    def count(self, worker: Worker, change: int) -> None:
+        """A sequence has come to a worker, or left it."""
+        self._num_sequences[worker] += change
+
+
+class PlacedWorkers:
+    """The workers of one sequence; chooses others when they are lost."""
+
+    def __init__(self, router: Router, key: int, affinity: Placement, drafter: str | None) -> None:
+        self._router = router
+        self._key = key
+        self._affinity = affinity
+        self._drafter = drafter
+        self._target: Worker | None = None
+        self._draft: Worker | None = None
+        self._numerics = affinity.numerics
+        self.numerics_changed = False
+        """The sequence has been on targets of unequal arithmetic."""
+
+    @property
+    def placement(self) -> Placement:
+        """Where the sequence is now."""
+        return Placement(
+            target=self._target.address if self._target else "",
+            draft=self._draft.address if self._draft else "",
+            numerics=self._numerics,
+        )
+
+    async def target(self, lost: TargetWorker | None) -> Worker:
+        """A target, another one than `lost` if there is one; waits a while for one to come."""
+        try:
+            async with asyncio.timeout(TARGET_WAIT_S):
+                ready = await self._router.some_ready_targets()
+        except TimeoutError as error:
+            raise Unavailable("no target worker is ready; try again later") from error
+        if self._numerics:
+            equal = [w for w in ready if w.info and w.info.numerics == self._numerics]
+            ready = equal or ready
+        self._target = self._move(self._target, ready, self._affinity.target, lost)
+        numerics = self._target.info.numerics if self._target.info else ""
+        self.numerics_changed |= self._numerics not in ("", numerics)
+        self._numerics = numerics
+        return self._target
+
+    def draft(self, lost: DraftWorker | None) -> Worker | None:
+        """A draft, another one than `lost` if there is one; None without any."""
+        ready = self._router.ready_drafts(self._drafter)
+        if not ready:
+            return None
+        self._draft = self._move(self._draft, ready, self._affinity.draft, lost)
+        return self._draft
+
+    def leave(self) -> None:
+        """The sequence has ended."""
+        for worker in (self._target, self._draft):
+            if worker is not None:
+                self._router.count(worker, -1)
+
+    def _move(
+        self,
+        current: Worker | None,
+        ready: Sequence[Worker],
+        wanted: str,
+        lost: TargetWorker | DraftWorker | None,
+    ) -> Worker:
+        others = [worker for worker in ready if worker is not lost] or ready
+        at_home = [worker for worker in others if worker.address == wanted]
+        chosen = at_home[0] if at_home else self._router.choose(others, self._key)
+        if current is not None:
+            self._router.count(current, -1)
+        self._router.count(chosen, +1)
+        return chosen
+
+
+def _rank(address: str, key: int) -> bytes:
+    return hashlib.blake2b(f"{key}|{address}".encode(), digest_size=8).digest()

@@ -1,0 +1,157 @@
+"""The coordinator's own service on gRPC."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from coordinator.generator import Generator
+from coordinator.requests import (
+    ChatMessage,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    GenerationStep,
+    Speculation,
+    SpeculativeStats,
+)
+from paceline.errors import InvalidRequest, PacelineError
+from paceline.grpc_errors import status_of
+from paceline.v1 import coordinator_pb2, coordinator_pb2_grpc
+
+SERVICE_NAME = "paceline.v1.CoordinatorService"
+
+ServicerContext = grpc.aio.ServicerContext[Any, Any]
+
+FINISH_REASONS = {
+    FinishReason.STOP: coordinator_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: coordinator_pb2.FINISH_REASON_LENGTH,
+}
+
+
+class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
+    """Serves one generator."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+
+    async def Generate(
+        self, request: coordinator_pb2.GenerateRequest, context: ServicerContext
+    ) -> AsyncIterator[coordinator_pb2.GenerateResponse]:
+        """One answer; a client that goes away cancels it."""
+        try:
+            generation = await self._admit(request)
+            is_first = True
+            async with aclosing(self._generator.stream(generation)) as steps:
+                async for step in steps:
+                    yield _response(generation, step, is_first)
+                    is_first = False
+        except PacelineError as error:
+            await context.abort(status_of(error), error.message)
+
+    async def GetStatus(
+        self, request: coordinator_pb2.GetStatusRequest, context: ServicerContext
+    ) -> coordinator_pb2.GetStatusResponse:
+        """The state of the service."""
+        status = self._generator.status()
+        return coordinator_pb2.GetStatusResponse(
+            ready=status.ready,
+            workers=[
+                coordinator_pb2.WorkerStatus(
+                    address=worker.address,
+                    role=worker.role,
+                    ready=worker.ready,
+                    reason=worker.reason,
+                    model=worker.model,
+                    drafter=worker.drafter,
+                    num_sequences=worker.num_sequences,
+                    numerics=worker.numerics,
+                )
+                for worker in status.workers
+            ],
+            num_running=status.num_running,
+            speculative_decoding=_stats(status.stats),
+        )
+
+    async def _admit(self, message: coordinator_pb2.GenerateRequest) -> Generation:
+        if not message.HasField("resume_from"):
+            return await self._generator.prepare(_request(message))
+        others = [field.name for field, _ in message.ListFields()]
+        extra = [name for name in others if name not in ("request_id", "resume_from")]
+        if extra:
+            raise InvalidRequest(
+                f"{extra[0]}: is set beside resume_from; expected only request_id, since the rest "
+                "is on record",
+                extra[0],
+            )
+        return await self._generator.resume(message.request_id, message.resume_from)
+
+
+def _request(message: coordinator_pb2.GenerateRequest) -> GenerationRequest:
+    """The message as a request; whether its values make sense is checked at admission."""
+    wanted = message.speculation
+    number = wanted.num_speculative_tokens if wanted.HasField("num_speculative_tokens") else None
+    return GenerationRequest(
+        request_id=message.request_id or f"gen-{secrets.token_hex(12)}",
+        prompt=_prompt(message),
+        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
+        min_tokens=message.min_tokens,
+        temperature=message.temperature if message.HasField("temperature") else 1.0,
+        top_p=message.top_p if message.HasField("top_p") else 1.0,
+        top_k=message.top_k,
+        min_p=message.min_p,
+        seed=message.seed if message.HasField("seed") else None,
+        stop=tuple(message.stop),
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+        logit_bias=tuple(sorted(message.logit_bias.items())),
+        speculation=Speculation(wanted.method or "auto", number),
+        session_id=message.session_id,
+    )
+
+
+def _prompt(
+    message: coordinator_pb2.GenerateRequest,
+) -> str | tuple[int, ...] | tuple[ChatMessage, ...]:
+    match message.WhichOneof("input"):
+        case "prompt":
+            return message.prompt
+        case "prompt_token_ids":
+            return tuple(message.prompt_token_ids.token_ids)
+        case "chat":
+            if not message.chat.messages:
+                raise InvalidRequest("chat.messages: is empty; expected at least one", "chat")
+            return tuple(ChatMessage(m.role, m.content) for m in message.chat.messages)
+        case _:
+            raise InvalidRequest("input: is not set; expected prompt, prompt_token_ids or chat")
+
+
+def _response(
+    generation: Generation, step: GenerationStep, is_first: bool
+) -> coordinator_pb2.GenerateResponse:
+    response = coordinator_pb2.GenerateResponse(
+        request_id=generation.request.request_id,
+        text=step.text,
+        token_ids=step.token_ids,
+        num_committed_tokens=step.num_committed_tokens,
+        prompt_token_ids=generation.prompt_token_ids if is_first else (),
+    )
+    if step.finish_reason is not None:
+        response.finish_reason = FINISH_REASONS[step.finish_reason]
+        response.usage.prompt_tokens = len(generation.prompt_token_ids)
+        response.usage.completion_tokens = step.num_committed_tokens
+        response.speculative_decoding.CopyFrom(_stats(generation.stats))
+    return response
+
+
+def _stats(stats: SpeculativeStats) -> coordinator_pb2.SpeculativeDecodingMetrics:
+    return coordinator_pb2.SpeculativeDecodingMetrics(
+        num_spec_steps=stats.num_spec_steps,
+        num_draft_tokens=stats.num_draft_tokens,
+        num_accepted_draft_tokens=stats.num_accepted_draft_tokens,
+        acceptance_histogram=stats.acceptance_histogram,
+        num_target_passes=stats.num_target_passes,
+        num_committed_tokens=stats.num_committed_tokens,
+    )

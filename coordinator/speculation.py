@@ -1,0 +1,257 @@
+"""How many drafts the next round of a sequence gets, zero included.
+
+A draft pays while it brings committed tokens faster than the target makes them anyway. So the
+number is the one with the highest expected rate
+
+    (1 + expected accepted drafts) / (time of the pass + time to propose),
+
+where acceptance is conditional on the draft before, learned per position from this sequence with
+what other sequences saw as a prior, and the time of a wider pass comes from the target's measured
+cost table. With zero drafts the target goes on alone for `PROBE_EVERY` tokens, then one round tries
+again. Where drafting stops depends on counts and times only, never on a token's value.
+
+Knows no network; times are seconds.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from statistics import median
+
+from coordinator.decode_loop import Committed, RoundPlan
+from coordinator.sequence import Sequence
+from paceline.rounds import PassCost
+
+PROBE_EVERY = 32
+"""Tokens of plain decoding between two tries, so that a text that turns repetitive is noticed."""
+MAX_MISSES = 3
+"""Proposals that may fail in a row before the draft is left alone for a while."""
+FIRST_PAUSE_ROUNDS = 32
+EXACT_TIMEOUT_S = 1.0
+"""Longest wait for a number of drafts that the request asked for."""
+SHORTEST_TIMEOUT_S = 0.02
+"""No proposal is given up sooner: less is within the noise of a busy machine."""
+SHARED_DECAY = 0.995
+DECAY = 0.9
+"""What an older observation of the same sequence counts against the next newer one."""
+PRIOR_WEIGHT = 2.0
+"""Observations that the other sequences' experience counts for."""
+FIRST_GUESS = 0.7
+"""Acceptance of a drafter that nobody has seen yet: high enough to try."""
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """How often the draft at each position is accepted once the ones before it were."""
+
+    tried: list[float] = field(default_factory=list)
+    accepted: list[float] = field(default_factory=list)
+
+    def record(self, num_drafts: int, num_accepted: int, decay: float) -> None:
+        """Add one round. Drafts behind the first rejected one say nothing."""
+        num_seen = min(num_drafts, num_accepted + 1)
+        while len(self.tried) < num_seen:
+            self.tried.append(0.0)
+            self.accepted.append(0.0)
+        for position in range(num_seen):
+            is_accepted = position < num_accepted
+            self.tried[position] = self.tried[position] * decay + 1.0
+            self.accepted[position] = self.accepted[position] * decay + is_accepted
+
+    def rate(self, position: int, prior: float, prior_weight: float) -> float:
+        """Chance of acceptance at a position."""
+        if position >= len(self.tried):
+            return prior
+        total = self.tried[position] + prior_weight
+        return (self.accepted[position] + prior * prior_weight) / total
+
+
+class CostModel:
+    """Time of a pass by its width, and of a proposal by its length, for one target and draft."""
+
+    def __init__(self, pass_costs: Items[PassCost]) -> None:
+        self._rows = sorted({cost.rows for cost in pass_costs})
+        self._contexts = sorted({cost.context for cost in pass_costs})
+        self._table_s = {(c.rows, c.context): c.milliseconds / 1000 for c in pass_costs}
+        self._scale = 1.0
+        self._propose_per_token_s: deque[float] = deque(maxlen=64)
+
+    def pass_s(self, num_rows: int, context: int) -> float:
+        """Expected time of a pass."""
+        if not self._table_s:
+            return self._scale * 0.001
+        nearest = min(self._contexts, key=lambda c: abs(c - context))
+        rows = self._rows
+        upper = min(max(bisect_left(rows, num_rows), 1), len(rows) - 1)
+        if len(rows) == 1:
+            return self._scale * self._table_s[rows[0], nearest]
+        low, high = rows[upper - 1], rows[upper]
+        low_s, high_s = self._table_s[low, nearest], self._table_s[high, nearest]
+        share = (num_rows - low) / (high - low)
+        return self._scale * max(low_s + share * (high_s - low_s), min(low_s, high_s))
+
+    def propose_s(self, num_drafts: int) -> float:
+        """Expected time of a proposal, the way there and back included; 0 before the first."""
+        if not self._propose_per_token_s:
+            return 0.0
+        return median(self._propose_per_token_s) * num_drafts
+
+    def record_pass(self, num_rows: int, context: int, elapsed_s: float) -> None:
+        """Correct the table by what a pass really took."""
+        expected = self.pass_s(num_rows, context) / self._scale
+        if expected > 0 and elapsed_s > 0:
+            self._scale += 0.05 * (elapsed_s / expected - self._scale)
+
+    def record_propose(self, num_drafts: int, elapsed_s: float) -> None:
+        """Remember what a proposal took."""
+        if num_drafts:
+            self._propose_per_token_s.append(elapsed_s / num_drafts)
+
+
+@dataclass(slots=True)
+class SharedExperience:
+    """What all sequences with the same target and drafter have seen."""
+
+    costs: CostModel
+    acceptance: Acceptance = field(default_factory=Acceptance)
+
+    def prior(self, position: int) -> float:
+        """Chance of acceptance at a position for a sequence that is new."""
+        return self.acceptance.rate(position, FIRST_GUESS, prior_weight=4.0)
+
+
+class PlainDecoding:
+    """No speculation: the target goes on alone to the end."""
+
+    def plan(self, sequence: Sequence) -> RoundPlan:
+        """The next round."""
+        return RoundPlan(0, sequence.num_left, 0.0)
+
+    def observe(self, sequence: Sequence, committed: Committed) -> None:
+        """Nothing to learn."""
+
+
+class ExactSpeculation:
+    """The number of drafts that the request asked for, in every round."""
+
+    def __init__(self, num_speculative_tokens: int) -> None:
+        self._num_drafts = num_speculative_tokens
+        self._patience = _Patience()
+
+    def plan(self, sequence: Sequence) -> RoundPlan:
+        """The next round."""
+        if self._patience.is_pausing():
+            return RoundPlan(0, 1, 0.0)
+        return RoundPlan(self._num_drafts, 1, EXACT_TIMEOUT_S)
+
+    def observe(self, sequence: Sequence, committed: Committed) -> None:
+        """Notice a draft that does not answer."""
+        self._patience.observe(committed)
+
+
+class AdaptiveSpeculation:
+    """As many drafts as pay, up to a maximum."""
+
+    def __init__(self, shared: SharedExperience, max_speculative_tokens: int) -> None:
+        self._shared = shared
+        self._max_drafts = max_speculative_tokens
+        self._acceptance = Acceptance()
+        self._patience = _Patience()
+        self._num_wanted = 0
+        self._num_plain = 0
+        """Tokens committed without drafts since speculation last seemed to pay."""
+        self._other_rows = 0.0
+        self._other_tokens = 0.0
+        self._mean_committed = 1.0
+
+    def plan(self, sequence: Sequence) -> RoundPlan:
+        """The next round."""
+        is_first = sequence.num_new_tokens == 0
+        self._num_wanted = self._best_number(len(sequence.log))
+        if self._num_wanted == 0 and self._num_plain >= PROBE_EVERY:
+            self._num_wanted = 1
+        if self._patience.is_pausing():
+            return RoundPlan(0, 1, 0.0)
+        if self._num_wanted == 0 and not is_first:
+            return RoundPlan(0, PROBE_EVERY - self._num_plain, 0.0)
+        return RoundPlan(self._num_wanted, 1, self._propose_timeout_s(len(sequence.log)))
+
+    def observe(self, sequence: Sequence, committed: Committed) -> None:
+        """A pass of the target has come back."""
+        self._patience.observe(committed)
+        propose = committed.propose
+        if propose is not None:
+            num_made = self._num_wanted if propose.failure else len(propose.drafts.token_ids)
+            self._shared.costs.record_propose(num_made, propose.elapsed_s)
+        num_drafts, num_accepted = committed.num_draft_tokens, committed.num_accepted_tokens
+        if num_drafts:
+            self._acceptance.record(num_drafts, num_accepted, DECAY)
+            self._shared.acceptance.record(num_drafts, num_accepted, SHARED_DECAY)
+        self._num_plain = 0 if propose is not None else self._num_plain + len(committed.token_ids)
+        self._observe_pass(sequence, committed)
+
+    def _observe_pass(self, sequence: Sequence, committed: Committed) -> None:
+        timing = committed.timing
+        is_prefill = sequence.num_new_tokens <= len(committed.token_ids)
+        if is_prefill or timing.pass_rows == 0:
+            return
+        compute_s = timing.compute_us / 1e6
+        self._shared.costs.record_pass(timing.pass_rows, len(sequence.log), compute_s)
+        self._mean_committed += 0.1 * (len(committed.token_ids) - self._mean_committed)
+        other_rows = timing.pass_rows - 1 - committed.num_draft_tokens
+        self._other_rows += 0.2 * (other_rows - self._other_rows)
+        other_tokens = (timing.pass_sequences - 1) * self._mean_committed
+        self._other_tokens += 0.2 * (other_tokens - self._other_tokens)
+
+    def _best_number(self, context: int) -> int:
+        """The number of drafts with the highest expected rate of committed tokens."""
+        best, best_rate = 0, 0.0
+        expected, chance = 1.0, 1.0
+        for number in range(self._max_drafts + 1):
+            if number:
+                prior = self._shared.prior(number - 1)
+                chance *= self._acceptance.rate(number - 1, prior, PRIOR_WEIGHT)
+                expected += chance
+            rows = round(self._other_rows) + 1 + number
+            costs = self._shared.costs
+            time_s = costs.pass_s(rows, context) + costs.propose_s(number)
+            rate = (self._other_tokens + expected) / time_s
+            if rate > best_rate:
+                best, best_rate = number, rate
+        return best
+
+    def _propose_timeout_s(self, context: int) -> float:
+        """Twice what it usually takes, and no longer than a plain pass."""
+        plain_s = max(self._shared.costs.pass_s(1, context), SHORTEST_TIMEOUT_S)
+        usual_s = self._shared.costs.propose_s(self._num_wanted)
+        return min(max(2 * usual_s, SHORTEST_TIMEOUT_S), plain_s) if usual_s else plain_s
+
+
+class _Patience:
+    """Leaves a draft alone after some misses in a row, each time for twice as long."""
+
+    def __init__(self) -> None:
+        self._num_misses = 0
+        self._pause_rounds = FIRST_PAUSE_ROUNDS
+        self._num_paused = 0
+
+    def is_pausing(self) -> bool:
+        """Whether the next round should do without the draft; counts the round."""
+        if self._num_misses < MAX_MISSES:
+            return False
+        self._num_paused += 1
+        if self._num_paused >= self._pause_rounds:
+            self._num_misses, self._num_paused = 0, 0
+            self._pause_rounds *= 2
+        return True
+
+    def observe(self, committed: Committed) -> None:
+        """Count a miss, or forget the misses."""
+        if committed.propose is None:
+            return
+        if committed.propose.failure:
+            self._num_misses += 1
+        else:
+            self._num_misses = 0
+            self._pause_rounds = FIRST_PAUSE_ROUNDS

@@ -1,0 +1,78 @@
+"""Starts a draft worker: settings, drafter, device thread, server."""
+
+import asyncio
+import logging
+import secrets
+import sys
+from dataclasses import replace
+from functools import partial
+
+from draft_service.config import DraftSettings
+from draft_service.drafters.registry import make_drafter, needs_model
+from draft_service.proposer import Proposer
+from draft_service.servicer import SERVICE_NAME, DraftServicer
+from paceline import __version__
+from paceline.config import load_settings
+from paceline.engine.device_worker import DeviceWorker
+from paceline.engine.worker_model import WorkerModel, build_worker_model
+from paceline.errors import InvalidConfig
+from paceline.logs import configure_logging
+from paceline.rounds import WorkerInfo
+from paceline.server import GrpcServer, run, until_signalled
+from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
+
+logger = logging.getLogger("draft_service")
+
+STOP_GRACE_S = 2.0
+
+
+async def serve(settings: DraftSettings) -> None:
+    """Run until a signal."""
+    loaded = build_worker_model(settings) if needs_model(settings.drafter) else None
+    drafter = make_drafter(settings, loaded)
+    worker = DeviceWorker(Proposer(drafter, settings.max_speculative_tokens), name="draft-device")
+    servicer = DraftServicer(worker, _info(settings, loaded))
+    server = GrpcServer(SERVICE_NAME, partial(add_DraftServiceServicer_to_server, servicer))
+    port = await server.start(settings.host, settings.port)
+    worker.start()
+    await server.set_ready(True)
+    logger.info("draft worker (%s) listens on %s:%d", settings.drafter, settings.host, port)
+    await until_signalled()
+    await server.stop(STOP_GRACE_S)
+    await asyncio.to_thread(worker.stop)
+
+
+def _info(settings: DraftSettings, loaded: WorkerModel | None) -> WorkerInfo:
+    common = WorkerInfo(
+        instance_id=secrets.token_hex(8),
+        version=__version__,
+        max_speculative_tokens=settings.max_speculative_tokens,
+        drafter=settings.drafter,
+    )
+    if loaded is None:
+        return common
+    return replace(
+        common,
+        model=loaded.name,
+        numerics=loaded.numerics,
+        tokenizer_digest=loaded.tokenizer_digest,
+        vocab_size=loaded.model.vocab_size,
+        max_model_len=loaded.model.max_model_len,
+        pass_costs=loaded.pass_costs,
+    )
+
+
+def main() -> int:
+    """Entry point of `python -m draft_service`."""
+    try:
+        settings = load_settings(DraftSettings, sys.argv[1:])
+        configure_logging(settings.log_level)
+        run(serve(settings))
+    except InvalidConfig as error:
+        sys.stderr.write(f"draft_service: {error.message}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

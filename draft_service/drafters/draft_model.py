@@ -1,0 +1,73 @@
+"""A smaller causal language model with the target's tokenizer.
+
+Chooses its tokens with the target's noise (the same seed, choice and position), so that both make
+the same choice wherever their laws are close: the coupled rule, arXiv 2408.07978. With the target's
+own weights this is the method `self`, which accepts everything.
+"""
+
+from draft_service.proposer import Proposal
+from paceline.engine.model import LanguageModel, PassSequence
+from paceline.engine.sampling import choose_token
+from paceline.engine.sequences import EngineSequence, SequenceTable
+from paceline.rounds import WorkerLoad
+
+MAX_CHUNK = 512
+"""Rows of one sequence in a step; a longer prompt takes several."""
+
+
+class ModelDrafter:
+    """Runs a model one token per step, all sequences in one batch."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._table = SequenceTable(model.kv_cache)
+
+    @property
+    def table(self) -> SequenceTable:
+        """The sequences."""
+        return self._table
+
+    def load(self, num_waiting: int) -> WorkerLoad:
+        """The state of the worker."""
+        cache = self._model.kv_cache
+        return WorkerLoad(
+            num_sequences=len(self._table),
+            num_waiting=num_waiting,
+            kv_used=cache.num_used,
+            kv_capacity=cache.capacity,
+            num_preemptions=self._table.num_preemptions,
+        )
+
+    def extend(self, proposals: list[Proposal]) -> None:
+        """One pass: a token more for every proposal whose prompt is computed."""
+        running: list[tuple[Proposal, PassSequence]] = []
+        for proposal in proposals:
+            work = self._work(proposal, [p.sequence for p, _ in running])
+            if work is None:
+                proposal.is_done = True
+            else:
+                running.append((proposal, work))
+        if not running:
+            return
+        rows = self._model.forward([work for _, work in running])
+        for (proposal, work), logits in zip(running, rows, strict=True):
+            sequence = proposal.sequence
+            self._table.ran(sequence, work.token_ids)
+            if work.num_logits:
+                position = len(sequence.log) + len(proposal.token_ids)
+                proposal.add(choose_token(logits[-1], sequence.settings, position))
+
+    def _work(self, proposal: Proposal, kept: list[EngineSequence]) -> PassSequence | None:
+        """What to run next; None without room, past the window, or behind an unknown token."""
+        sequence = proposal.sequence
+        num_tokens = len(sequence.log) + len(proposal.token_ids)
+        if num_tokens > min(self._model.max_model_len, self._model.kv_cache.capacity):
+            return None
+        kv = self._table.reserve(sequence, num_tokens, keep=kept)
+        if kv is None:
+            return None
+        token_ids = [*sequence.log.token_ids, *proposal.token_ids][len(sequence.computed) :]
+        if max(token_ids) >= self._model.vocab_size:
+            return None
+        chunk = token_ids[:MAX_CHUNK]
+        return PassSequence(kv, chunk, 1 if len(chunk) == len(token_ids) else 0)

@@ -1,0 +1,146 @@
+"""Rounds in, drafts out: the part that all drafters share.
+
+Keeps the sequences up to date and hands those that want drafts to the drafter, all together and
+one step at a time, so that a drafter with a model can run them in one batch. Plain Python: knows
+no network and no thread.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol
+
+from paceline.engine.sequences import EngineSequence, Held, SequenceTable
+from paceline.rounds import (
+    Drafts,
+    ProposeResult,
+    ProposeRound,
+    RoundError,
+    RoundErrorReason,
+    RoundTiming,
+    WorkerLoad,
+)
+
+
+@dataclass(eq=False, slots=True)
+class Proposal:
+    """Drafts being made for one sequence."""
+
+    sequence: EngineSequence
+    num_wanted: int
+    token_ids: list[int] = field(default_factory=list)
+    is_done: bool = False
+
+    def add(self, token_id: int) -> None:
+        """Propose one more token; nothing is worth proposing behind a stop token."""
+        self.token_ids.append(token_id)
+        if token_id in self.sequence.settings.stop_token_ids:
+            self.is_done = True
+        if len(self.token_ids) >= self.num_wanted:
+            self.is_done = True
+
+
+class Drafter(Protocol):
+    """A method of drafting.
+
+    To add one: write a class with this interface in `draft_service/drafters/` and name it in
+    `draft_service/drafters/registry.py`.
+    """
+
+    @property
+    def table(self) -> SequenceTable:
+        """The sequences that this drafter works on."""
+
+    def extend(self, proposals: list[Proposal]) -> None:
+        """Run one step: add at least one token to each proposal, or mark it as done."""
+
+    def load(self, num_waiting: int) -> WorkerLoad:
+        """The state of the worker."""
+
+
+@dataclass(eq=False, slots=True)
+class _Pending:
+    round: int
+    proposal: Proposal
+    arrived_at: float
+    started_at: float | None = None
+
+
+class Proposer:
+    """The sequences of one draft worker."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        max_speculative_tokens: int,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._drafter = drafter
+        self._max_speculative_tokens = max_speculative_tokens
+        self._clock = clock
+        self._waiting: dict[str, _Pending] = {}
+
+    def accept(self, round: ProposeRound) -> ProposeResult | None:
+        """Place a round; an answer at once means that it needs no step."""
+        self._waiting.pop(round.sequence_id, None)
+        sequence = self._drafter.table.sync(round.sequence_id, round.span, round.settings)
+        if isinstance(sequence, Held):
+            return ProposeResult(round.sequence_id, round.round, held=sequence.num_tokens)
+        # The target's own token needs the last place, so one less than the room can be accepted.
+        room = sequence.settings.max_length - len(sequence.log) - 1
+        num_wanted = min(round.num_speculative_tokens, self._max_speculative_tokens, room)
+        proposal = Proposal(sequence, num_wanted, is_done=num_wanted < 1 or not len(sequence.log))
+        if proposal.is_done:
+            return ProposeResult(round.sequence_id, round.round)
+        self._waiting[round.sequence_id] = _Pending(round.round, proposal, self._clock())
+        return None
+
+    def close(self, sequence_id: str) -> None:
+        """The sequence has ended."""
+        self._waiting.pop(sequence_id, None)
+        self._drafter.table.close(sequence_id)
+
+    def is_waiting(self, sequence_id: str) -> bool:
+        """Whether a round of the sequence waits for a step."""
+        return sequence_id in self._waiting
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a round waits for a step."""
+        return bool(self._waiting)
+
+    @property
+    def load(self) -> WorkerLoad:
+        """The state of this worker."""
+        return self._drafter.load(len(self._waiting))
+
+    def step(self) -> list[ProposeResult] | None:
+        """Run one step for all that wait and return the proposals that are complete."""
+        started = self._clock()
+        for pending in self._waiting.values():
+            pending.started_at = pending.started_at or started
+        self._drafter.extend([pending.proposal for pending in self._waiting.values()])
+        now = self._clock()
+        done = {id: p for id, p in self._waiting.items() if p.proposal.is_done}
+        for sequence_id in done:
+            del self._waiting[sequence_id]
+        return [_result(id, pending, len(done), now) for id, pending in done.items()]
+
+    def abandon(self, message: str) -> list[ProposeResult]:
+        """The drafter failed: forget all sequences and answer every waiting round with an error."""
+        error = RoundError(RoundErrorReason.INTERNAL, message)
+        failed = [ProposeResult(id, p.round, error=error) for id, p in self._waiting.items()]
+        for sequence_id in self._drafter.table.sequence_ids():
+            self.close(sequence_id)
+        return failed
+
+
+def _result(sequence_id: str, pending: _Pending, num_sequences: int, now: float) -> ProposeResult:
+    started = pending.started_at or now
+    timing = RoundTiming(
+        queue_us=round((started - pending.arrived_at) * 1e6),
+        compute_us=round((now - started) * 1e6),
+        pass_sequences=num_sequences,
+    )
+    drafts = Drafts(tuple(pending.proposal.token_ids))
+    return ProposeResult(sequence_id, pending.round, drafts=drafts, timing=timing)

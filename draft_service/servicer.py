@@ -1,0 +1,54 @@
+"""The draft service on gRPC: messages to rounds and back."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+
+from paceline.engine.device_worker import DeviceWorker
+from paceline.round_stream import serve_rounds
+from paceline.rounds import ProposeResult, ProposeRound, WorkerInfo, WorkerLoad
+from paceline.v1 import draft_pb2, draft_pb2_grpc
+from paceline.wire import (
+    info_to_wire,
+    load_to_wire,
+    propose_result_to_wire,
+    propose_round_from_wire,
+)
+
+ServicerContext = grpc.aio.ServicerContext[Any, Any]
+
+SERVICE_NAME = "paceline.v1.DraftService"
+
+
+class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
+    """Serves one device worker."""
+
+    def __init__(self, worker: DeviceWorker[ProposeRound, ProposeResult], info: WorkerInfo) -> None:
+        self._worker = worker
+        self._info = info
+
+    async def GetInfo(
+        self, request: draft_pb2.DraftServiceGetInfoRequest, context: ServicerContext
+    ) -> draft_pb2.DraftServiceGetInfoResponse:
+        """What this worker is."""
+        return draft_pb2.DraftServiceGetInfoResponse(info=info_to_wire(self._info))
+
+    async def Propose(
+        self,
+        request_iterator: AsyncIterator[draft_pb2.ProposeRequest],
+        context: ServicerContext,
+    ) -> AsyncIterator[draft_pb2.ProposeResponse]:
+        """The rounds of one caller."""
+        async for response in serve_rounds(self._worker, request_iterator, _read, _write):
+            yield response
+
+
+def _read(request: draft_pb2.ProposeRequest) -> tuple[list[ProposeRound], Sequence[str]]:
+    rounds = [propose_round_from_wire(message) for message in request.rounds]
+    return rounds, request.closed_sequence_ids
+
+
+def _write(results: Sequence[ProposeResult], load: WorkerLoad) -> draft_pb2.ProposeResponse:
+    messages = [propose_result_to_wire(result) for result in results]
+    return draft_pb2.ProposeResponse(results=messages, load=load_to_wire(load))

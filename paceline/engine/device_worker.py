@@ -1,0 +1,224 @@
+"""The one thread that owns the device.
+
+Servicers submit rounds and await results; the thread gathers what waits into one pass after the
+other. Before a pass it waits a little, at most a share of a pass, for sequences of the previous
+pass that are due back by their measured return time: without that, two sequences fall into
+alternating passes of half the speed.
+
+Knows nothing about what a round or a pass is: a `Stepper` (verifier, proposer) does.
+"""
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Generic, Protocol, TypeVar
+
+from paceline.rounds import WorkerLoad
+
+logger = logging.getLogger(__name__)
+
+MAX_WAIT_SHARE = 0.25
+"""Longest wait for returning sequences, as a share of the last pass."""
+RETURN_TIME_WEIGHT = 0.2
+"""Weight of the newest measurement in a sequence's mean return time."""
+STALL_S = 0.05
+"""How long to sleep when nothing that waits can get a pass yet."""
+
+
+class OfSequence(Protocol):
+    """A round or a result of one sequence."""
+
+    @property
+    def sequence_id(self) -> str:
+        """The sequence."""
+
+
+RoundT_contra = TypeVar("RoundT_contra", bound=OfSequence, contravariant=True)
+RoundT = TypeVar("RoundT", bound=OfSequence)
+ResultT = TypeVar("ResultT", bound=OfSequence)
+
+
+class Stepper(Protocol[RoundT_contra, ResultT]):
+    """What runs on the device thread."""
+
+    def accept(self, round: RoundT_contra, /) -> ResultT | None:
+        """Take a round; an answer at once means that it needs no pass."""
+
+    def close(self, sequence_id: str) -> None:
+        """The sequence has ended."""
+
+    def step(self) -> list[ResultT] | None:
+        """Run one pass; None when nothing that waits can get one yet."""
+
+    def abandon(self, message: str) -> list[ResultT]:
+        """A pass failed: answer what waits with errors and start afresh."""
+
+    def is_waiting(self, sequence_id: str) -> bool:
+        """Whether the sequence waits for a pass."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything waits for a pass."""
+
+    @property
+    def load(self) -> WorkerLoad:
+        """The state of the worker."""
+
+
+@dataclass(eq=False, slots=True)
+class Caller(Generic[ResultT]):
+    """Who is told about results; `deliver` is called on the device thread."""
+
+    deliver: Callable[[list[ResultT], WorkerLoad], None]
+
+
+@dataclass(slots=True)
+class _Submission(Generic[RoundT, ResultT]):
+    caller: Caller[ResultT]
+    rounds: Sequence[RoundT]
+    closed_sequence_ids: Sequence[str]
+    is_goodbye: bool = False
+
+
+@dataclass(slots=True)
+class _Return:
+    """When a sequence got its last result, and how long it usually takes to come back."""
+
+    delivered_at: float
+    mean_s: float | None = None
+
+
+class DeviceWorker(Generic[RoundT, ResultT]):
+    """Runs a stepper on a thread of its own."""
+
+    def __init__(self, stepper: Stepper[RoundT, ResultT], name: str) -> None:
+        self._stepper = stepper
+        self._inbox: deque[_Submission[RoundT, ResultT]] = deque()
+        self._wake = threading.Condition()
+        self._is_stopping = False
+        self._callers: dict[str, Caller[ResultT]] = {}
+        self._returns: dict[str, _Return] = {}
+        self._last_pass: list[str] = []
+        self._last_pass_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        # Results reach the event loop sooner when the interpreter lock changes hands sooner.
+        sys.setswitchinterval(0.0005)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the pass that runs and end the thread."""
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def submit(
+        self, caller: Caller[ResultT], rounds: Sequence[RoundT], closed: Sequence[str] = ()
+    ) -> None:
+        """Hand over rounds; results arrive through the caller. Returns at once."""
+        self._post(_Submission(caller, rounds, closed))
+
+    def leave(self, caller: Caller[ResultT]) -> None:
+        """The caller is gone: its sequences end."""
+        self._post(_Submission(caller, (), (), is_goodbye=True))
+
+    def _post(self, submission: _Submission[RoundT, ResultT]) -> None:
+        with self._wake:
+            self._inbox.append(submission)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._inbox or self._is_stopping or self._stepper.has_work):
+                    self._wake.wait()
+                if self._is_stopping:
+                    return
+            self._drain()
+            self._await_returning()
+            if self._stepper.has_work:
+                self._pass()
+
+    def _drain(self) -> None:
+        while self._inbox:
+            submission = self._inbox.popleft()
+            ended = list(submission.closed_sequence_ids)
+            if submission.is_goodbye:
+                ended = [id for id, c in self._callers.items() if c is submission.caller]
+            for sequence_id in ended:
+                self._close(sequence_id)
+            answers = [self._accept(submission.caller, round) for round in submission.rounds]
+            self._deliver([answer for answer in answers if answer is not None])
+
+    def _accept(self, caller: Caller[ResultT], round: RoundT) -> ResultT | None:
+        self._callers[round.sequence_id] = caller
+        came_back = self._returns.get(round.sequence_id)
+        if came_back is not None:
+            took = perf_counter() - came_back.delivered_at
+            mean = took if came_back.mean_s is None else came_back.mean_s
+            came_back.mean_s = mean + RETURN_TIME_WEIGHT * (took - mean)
+        return self._stepper.accept(round)
+
+    def _close(self, sequence_id: str) -> None:
+        self._stepper.close(sequence_id)
+        self._callers.pop(sequence_id, None)
+        self._returns.pop(sequence_id, None)
+
+    def _await_returning(self) -> None:
+        """Wait for those of the last pass that will soon be back, if others wait already."""
+        now = perf_counter()
+        until = now
+        for sequence_id in self._last_pass:
+            expected = self._returns.get(sequence_id)
+            if expected is None or expected.mean_s is None:
+                continue
+            due = expected.delivered_at + 1.5 * expected.mean_s
+            latest = expected.delivered_at + MAX_WAIT_SHARE * self._last_pass_s
+            if due <= latest and not self._stepper.is_waiting(sequence_id):
+                until = max(until, due)
+        while self._stepper.has_work and now < until and not self._all_back():
+            with self._wake:
+                if not self._inbox and not self._is_stopping:
+                    self._wake.wait(until - now)
+            self._drain()
+            now = perf_counter()
+
+    def _all_back(self) -> bool:
+        return all(self._stepper.is_waiting(id) for id in self._last_pass if id in self._returns)
+
+    def _pass(self) -> None:
+        started = perf_counter()
+        results: list[ResultT] | None
+        try:
+            results = self._stepper.step()
+        except Exception as error:  # The thread must outlive a failed pass.
+            logger.exception("a pass failed")
+            results = self._stepper.abandon(f"the worker's pass failed: {error!r}")
+        if results is None:
+            with self._wake:
+                if not self._inbox and not self._is_stopping:
+                    self._wake.wait(STALL_S)
+            return
+        now = perf_counter()
+        self._last_pass = [result.sequence_id for result in results]
+        self._last_pass_s = now - started
+        for sequence_id in self._last_pass:
+            self._returns.setdefault(sequence_id, _Return(now)).delivered_at = now
+        self._deliver(results)
+
+    def _deliver(self, results: Sequence[ResultT]) -> None:
+        by_caller: dict[Caller[ResultT], list[ResultT]] = {}
+        for result in results:
+            caller = self._callers.get(result.sequence_id)
+            if caller is not None:
+                by_caller.setdefault(caller, []).append(result)
+        load = self._stepper.load
+        for caller, share in by_caller.items():
+            caller.deliver(share, load)

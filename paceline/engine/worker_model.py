@@ -1,0 +1,111 @@
+"""The model of a worker, from its name to something that runs passes.
+
+torch is imported only for models that need it, so that a worker of the table model starts at once.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from paceline.engine.model import LanguageModel
+from paceline.engine.table_model import TableLaw, TableModel
+from paceline.engine.table_tokenizer import table_tokenizer_files
+from paceline.engine.tokenizer_files import TokenizerFile, tokenizer_digest
+from paceline.rounds import PassCost
+
+KV_SHARE_OF_MEMORY = 0.25
+"""Share of the free memory that the KV cache may fill: several workers may live on one host."""
+MAX_KV_SEQUENCES = 64
+"""More KV room than for so many sequences of full length is never used."""
+
+
+class ModelSettings(Protocol):
+    """The settings of a worker that say which model it runs and how."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def kv_cache_tokens(self) -> int | None: ...
+    @property
+    def num_threads(self) -> int | None: ...
+    @property
+    def cache_dir(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerModel:
+    """A model that is ready to run, and what its worker says about it."""
+
+    model: LanguageModel
+    name: str
+    numerics: str
+    tokenizer_files: Sequence[TokenizerFile]
+    pass_costs: tuple[PassCost, ...]
+
+    @property
+    def tokenizer_digest(self) -> str:
+        """Digest of the tokens."""
+        return tokenizer_digest(self.tokenizer_files)
+
+
+def build_worker_model(settings: ModelSettings, max_model_len: int | None = None) -> WorkerModel:
+    """Load the model that the settings name; raises `InvalidConfig`."""
+    if settings.model.startswith("table:"):
+        return _table_model(settings, max_model_len)
+    return _transformer_model(settings, max_model_len)
+
+
+def _table_model(settings: ModelSettings, max_model_len: int | None) -> WorkerModel:
+    law = TableLaw.parse(settings.model)
+    room = {} if max_model_len is None else {"max_model_len": max_model_len}
+    if settings.kv_cache_tokens is not None:
+        room["num_cells"] = -(-settings.kv_cache_tokens // 16)
+    model = TableModel(law, **room)
+    return WorkerModel(model, settings.model, settings.model, table_tokenizer_files(), ())
+
+
+def _transformer_model(settings: ModelSettings, max_model_len: int | None) -> WorkerModel:
+    import torch
+
+    from paceline.engine.costs import measure_pass_costs
+    from paceline.engine.default_model import DEFAULT_MODEL
+    from paceline.engine.kv_storage import kv_bytes_per_token
+    from paceline.engine.loading import load_model
+    from paceline.engine.transformer import TransformerModel
+
+    if settings.num_threads is not None:
+        torch.set_num_threads(settings.num_threads)
+    loaded = load_model(
+        settings.model or DEFAULT_MODEL,
+        dtype=settings.dtype,
+        device=settings.device,
+        max_model_len=max_model_len,
+        cache_dir=Path(settings.cache_dir).expanduser() if settings.cache_dir else None,
+    )
+    kv_cache_tokens = settings.kv_cache_tokens
+    if kv_cache_tokens is None:
+        affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // kv_bytes_per_token(loaded.module)
+        kv_cache_tokens = min(affordable, MAX_KV_SEQUENCES * loaded.max_model_len)
+    model = TransformerModel(
+        loaded.module, loaded.vocab_size, loaded.max_model_len, kv_cache_tokens
+    )
+    return WorkerModel(
+        model, loaded.name, model.numerics, loaded.tokenizer_files, measure_pass_costs(model)
+    )
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take, by the host and by its control group."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((group / name).read_text() for name in ("memory.max", "memory.current"))
+        return min(free, int(limit) - int(used))
+    except (OSError, ValueError):  # no control group, or no limit ("max")
+        return free

@@ -1,0 +1,72 @@
+"""The draft and target workers of one service, at fixed addresses.
+
+The first target that answers says which model this service has: a target with another model, or a
+draft with other tokens, is refused by name and tried again later.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from paceline.rounds import WorkerInfo
+from paceline.workers.worker import UnfitWorker, Worker
+
+
+class WorkerPool:
+    """Workers, connected as far as they can be reached."""
+
+    def __init__(self, targets: Sequence[str], drafts: Sequence[str]) -> None:
+        self._changed = asyncio.Event()
+        self.targets = [
+            Worker(address, "target", self._check_target, self._changed.set) for address in targets
+        ]
+        self.drafts = [
+            Worker(address, "draft", self._check_draft, self._changed.set) for address in drafts
+        ]
+        self.model: WorkerInfo | None = None
+        """The description of the first target; None until one has answered."""
+
+    def start(self) -> None:
+        """Begin to connect to all."""
+        for worker in (*self.targets, *self.drafts):
+            worker.start()
+
+    async def stop(self) -> None:
+        """End all connections."""
+        await asyncio.gather(*(worker.stop() for worker in (*self.targets, *self.drafts)))
+
+    async def until_changed(self) -> None:
+        """Return when a worker has become ready or stopped being so."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def ready_targets(self) -> list[Worker]:
+        """The targets that take rounds now."""
+        return [worker for worker in self.targets if worker.is_ready]
+
+    def ready_drafts(self, drafter: str | None = None) -> list[Worker]:
+        """The drafts that take rounds now, of one method or of any."""
+        return [
+            worker
+            for worker in self.drafts
+            if worker.is_ready and worker.info and drafter in (None, worker.info.drafter)
+        ]
+
+    def _check_target(self, info: WorkerInfo) -> None:
+        if self.model is None:
+            self.model = info
+        if info.tokenizer_digest != self.model.tokenizer_digest or info.model != self.model.model:
+            raise UnfitWorker(
+                f"it serves the model {info.model!r} (tokenizer {info.tokenizer_digest[:12]}); "
+                f"expected {self.model.model!r} (tokenizer {self.model.tokenizer_digest[:12]}) "
+                "as the first target"
+            )
+
+    def _check_draft(self, info: WorkerInfo) -> None:
+        if self.model is None:
+            raise UnfitWorker("no target has said yet which tokens are in use")
+        if info.tokenizer_digest not in ("", self.model.tokenizer_digest):
+            raise UnfitWorker(
+                f"its model {info.model!r} has other tokens (tokenizer "
+                f"{info.tokenizer_digest[:12]}) than the target's {self.model.model!r} "
+                f"(tokenizer {self.model.tokenizer_digest[:12]})"
+            )

@@ -1,0 +1,109 @@
+"""The caller's end of one stream of rounds.
+
+Rounds that are sent in the same tick of the event loop travel in one message. A result whose round
+is not awaited (any more) is dropped. When the stream breaks, everyone who waits is told.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+
+from paceline.rounds import WorkerLoad
+
+
+class WorkerLost(Exception):
+    """The worker cannot be reached, or its stream broke; the sequence can go on elsewhere."""
+
+
+class Round(Protocol):
+    """A round of one sequence, or a result of one."""
+
+    @property
+    def sequence_id(self) -> str:
+        """The sequence."""
+
+    @property
+    def round(self) -> int:
+        """The number of the round."""
+
+
+RoundT = TypeVar("RoundT", bound=Round)
+ResultT = TypeVar("ResultT", bound=Round)
+
+
+class RoundClient(Generic[RoundT, ResultT]):
+    """Sends rounds on one call and hands out their results."""
+
+    def __init__(
+        self,
+        call: "grpc.aio.StreamStreamCall[Any, Any]",
+        write: Callable[[Sequence[RoundT], Sequence[str]], Any],
+        read: Callable[[Any], tuple[Sequence[ResultT], WorkerLoad]],
+    ) -> None:
+        self._call = call
+        self._write = write
+        self._read = read
+        self._outbox: deque[RoundT] = deque()
+        self._closed_ids: list[str] = []
+        self._has_news = asyncio.Event()
+        self._waiting: dict[str, tuple[int, asyncio.Queue[ResultT | None]]] = {}
+        self._lost: str | None = None
+        self.load = WorkerLoad()
+
+    async def run(self) -> None:
+        """Carry the stream until it ends; raises `WorkerLost` with the reason."""
+        writer = asyncio.create_task(self._write_all())
+        try:
+            async for response in self._call:
+                results, self.load = self._read(response)
+                for result in results:
+                    self._hand_out(result)
+            raise WorkerLost("the worker ended the stream")
+        except grpc.aio.AioRpcError as error:
+            raise WorkerLost(f"{error.code().name}: {error.details()}") from error
+        finally:
+            writer.cancel()
+            self._call.cancel()
+            self._lost = "the stream to the worker broke"
+            for _, queue in self._waiting.values():
+                queue.put_nowait(None)
+
+    async def results(self, round: RoundT) -> AsyncGenerator[ResultT, None]:
+        """Send a round and yield its results as they come; the caller knows which is the last."""
+        if self._lost is not None:
+            raise WorkerLost(self._lost)
+        queue: asyncio.Queue[ResultT | None] = asyncio.Queue()
+        self._waiting[round.sequence_id] = (round.round, queue)
+        self._outbox.append(round)
+        self._has_news.set()
+        try:
+            while True:
+                result = await queue.get()
+                if result is None:
+                    raise WorkerLost(self._lost or "the stream to the worker broke")
+                yield result
+        finally:
+            if self._waiting.get(round.sequence_id) == (round.round, queue):
+                del self._waiting[round.sequence_id]
+
+    def close_sequence(self, sequence_id: str) -> None:
+        """The sequence has ended; the worker frees what it holds."""
+        self._closed_ids.append(sequence_id)
+        self._has_news.set()
+
+    def _hand_out(self, result: ResultT) -> None:
+        waiting = self._waiting.get(result.sequence_id)
+        if waiting is not None and waiting[0] == result.round:
+            waiting[1].put_nowait(result)
+
+    async def _write_all(self) -> None:
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            rounds, closed = list(self._outbox), self._closed_ids
+            self._outbox.clear()
+            self._closed_ids = []
+            await self._call.write(self._write(rounds, closed))

@@ -1,0 +1,208 @@
+"""One draft or target worker as its callers see it: connected, described, watched.
+
+A task keeps the connection: asks what the worker is, checks that it fits, opens its stream of
+rounds, and begins again with growing pauses when that breaks.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Protocol
+
+import grpc
+
+from paceline.channel import open_channel
+from paceline.rounds import (
+    PROTOCOL_MAJOR,
+    ProposeResult,
+    ProposeRound,
+    VerifyResult,
+    VerifyRound,
+    WorkerInfo,
+    WorkerLoad,
+)
+from paceline.v1 import draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
+from paceline.wire import (
+    info_from_wire,
+    load_from_wire,
+    propose_result_from_wire,
+    propose_round_to_wire,
+    verify_result_from_wire,
+    verify_round_to_wire,
+)
+from paceline.workers.round_client import RoundClient, WorkerLost
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+
+
+class UnfitWorker(Exception):
+    """The worker works, but not for us: another protocol, model or tokenizer."""
+
+
+class _Connection(Protocol):
+    """What differs between the two services."""
+
+    async def get_info(self) -> WorkerInfo: ...
+
+    def open_stream(self) -> "RoundClient[Any, Any]": ...
+
+
+class Worker:
+    """A worker at one address."""
+
+    def __init__(
+        self,
+        address: str,
+        role: str,
+        check: Callable[[WorkerInfo], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        """`check` raises `UnfitWorker` when a worker of this description cannot be used."""
+        self.address = address
+        self.role = role
+        self.info: WorkerInfo | None = None
+        self.reason = "not connected yet"
+        """Why it is not ready; empty when it is."""
+        self._check = check
+        self._rounds: RoundClient[Any, Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._on_change = on_change
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether rounds can be sent now."""
+        return self._rounds is not None
+
+    @property
+    def load(self) -> WorkerLoad:
+        """Its state as of its last answer."""
+        return self._rounds.load if self._rounds is not None else WorkerLoad()
+
+    def start(self) -> None:
+        """Begin to connect, and stay connected."""
+        self._task = asyncio.create_task(self._stay_connected())
+
+    async def stop(self) -> None:
+        """End the connection; the worker closes our sequences."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def results(self, round: Any) -> AsyncGenerator[Any, None]:
+        """Send a round and yield its results; raises `WorkerLost`."""
+        if self._rounds is None:
+            raise WorkerLost(f"{self.role} worker {self.address}: {self.reason}")
+        return self._rounds.results(round)
+
+    def close_sequence(self, sequence_id: str) -> None:
+        """The sequence has ended."""
+        if self._rounds is not None:
+            self._rounds.close_sequence(sequence_id)
+
+    async def _stay_connected(self) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            channel = open_channel(self.address)
+            try:
+                connection = _connect(self.role, channel)
+                self.info = await connection.get_info()
+                _check_protocol(self.info)
+                self._check(self.info)
+                self._rounds = connection.open_stream()
+                self._become("")
+                pause = FIRST_PAUSE_S
+                await self._rounds.run()
+            except grpc.aio.AioRpcError as error:
+                self._rounds = None
+                self._become(f"{error.code().name}: {error.details()}")
+            except (WorkerLost, UnfitWorker) as error:
+                self._rounds = None
+                self._become(str(error))
+            finally:
+                self._rounds = None
+                await channel.close(None)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _become(self, reason: str) -> None:
+        if reason != self.reason:
+            state = f"not ready: {reason}" if reason else "ready"
+            logger.info("%s worker %s is %s", self.role, self.address, state)
+        self.reason = reason
+        self._on_change()
+
+
+class _TargetConnection:
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = target_pb2_grpc.TargetServiceStub(channel)
+
+    async def get_info(self) -> WorkerInfo:
+        request = target_pb2.TargetServiceGetInfoRequest()
+        response = await self._stub.GetInfo(request, timeout=CONNECT_TIMEOUT_S)
+        return info_from_wire(response.info)
+
+    def open_stream(self) -> RoundClient[VerifyRound, VerifyResult]:
+        return RoundClient(self._stub.Verify(), _write_verify, _read_verify)
+
+
+class _DraftConnection:
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = draft_pb2_grpc.DraftServiceStub(channel)
+
+    async def get_info(self) -> WorkerInfo:
+        request = draft_pb2.DraftServiceGetInfoRequest()
+        response = await self._stub.GetInfo(request, timeout=CONNECT_TIMEOUT_S)
+        return info_from_wire(response.info)
+
+    def open_stream(self) -> RoundClient[ProposeRound, ProposeResult]:
+        return RoundClient(self._stub.Propose(), _write_propose, _read_propose)
+
+
+async def fetch_tokenizer(address: str) -> list[tuple[str, bytes]]:
+    """The files of a target's tokenizer; raises `WorkerLost`."""
+    files: dict[str, bytes] = {}
+    async with open_channel(address) as channel:
+        stub = target_pb2_grpc.TargetServiceStub(channel)
+        try:
+            async for part in stub.GetTokenizer(target_pb2.GetTokenizerRequest(), timeout=60):
+                files[part.name] = files.get(part.name, b"") + part.data
+        except grpc.aio.AioRpcError as error:
+            raise WorkerLost(f"{error.code().name}: {error.details()}") from error
+    return list(files.items())
+
+
+def _connect(role: str, channel: grpc.aio.Channel) -> _Connection:
+    return _TargetConnection(channel) if role == "target" else _DraftConnection(channel)
+
+
+def _check_protocol(info: WorkerInfo) -> None:
+    if info.protocol_major != PROTOCOL_MAJOR:
+        raise UnfitWorker(
+            f"protocol_major is {info.protocol_major}; expected {PROTOCOL_MAJOR} "
+            f"(the worker runs version {info.version})"
+        )
+
+
+def _write_verify(rounds: Sequence[VerifyRound], closed: Sequence[str]) -> Any:
+    messages = [verify_round_to_wire(round) for round in rounds]
+    return target_pb2.VerifyRequest(rounds=messages, closed_sequence_ids=closed)
+
+
+def _read_verify(response: Any) -> tuple[list[VerifyResult], WorkerLoad]:
+    results = [verify_result_from_wire(message) for message in response.results]
+    return results, load_from_wire(response.load)
+
+
+def _write_propose(rounds: Sequence[ProposeRound], closed: Sequence[str]) -> Any:
+    messages = [propose_round_to_wire(round) for round in rounds]
+    return draft_pb2.ProposeRequest(rounds=messages, closed_sequence_ids=closed)
+
+
+def _read_propose(response: Any) -> tuple[list[ProposeResult], WorkerLoad]:
+    results = [propose_result_from_wire(message) for message in response.results]
+    return results, load_from_wire(response.load)

@@ -1,0 +1,71 @@
+"""Starts a target worker: settings, model, device thread, server."""
+
+import asyncio
+import logging
+import secrets
+import sys
+from functools import partial
+
+from paceline import __version__
+from paceline.config import load_settings
+from paceline.engine.device_worker import DeviceWorker
+from paceline.engine.worker_model import WorkerModel, build_worker_model
+from paceline.errors import InvalidConfig
+from paceline.logs import configure_logging
+from paceline.rounds import WorkerInfo
+from paceline.server import GrpcServer, run, until_signalled
+from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
+from target_service.config import TargetSettings
+from target_service.servicer import SERVICE_NAME, TargetServicer
+from target_service.verifier import Verifier, VerifierLimits
+
+logger = logging.getLogger("target_service")
+
+STOP_GRACE_S = 2.0
+
+
+async def serve(settings: TargetSettings) -> None:
+    """Run until a signal."""
+    loaded = build_worker_model(settings, settings.max_model_len)
+    limits = VerifierLimits(settings.max_batch_tokens, settings.max_speculative_tokens)
+    verifier = Verifier(loaded.model, limits)
+    worker = DeviceWorker(verifier, name="target-device")
+    servicer = TargetServicer(worker, _info(loaded, verifier, settings), loaded.tokenizer_files)
+    server = GrpcServer(SERVICE_NAME, partial(add_TargetServiceServicer_to_server, servicer))
+    port = await server.start(settings.host, settings.port)
+    worker.start()
+    await server.set_ready(True)
+    logger.info("target worker of %s listens on %s:%d", loaded.name, settings.host, port)
+    await until_signalled()
+    await server.stop(STOP_GRACE_S)
+    await asyncio.to_thread(worker.stop)
+
+
+def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> WorkerInfo:
+    return WorkerInfo(
+        instance_id=secrets.token_hex(8),
+        version=__version__,
+        model=loaded.name,
+        numerics=loaded.numerics,
+        tokenizer_digest=loaded.tokenizer_digest,
+        vocab_size=loaded.model.vocab_size,
+        max_model_len=verifier.max_length,
+        max_speculative_tokens=settings.max_speculative_tokens,
+        pass_costs=loaded.pass_costs,
+    )
+
+
+def main() -> int:
+    """Entry point of `python -m target_service`."""
+    try:
+        settings = load_settings(TargetSettings, sys.argv[1:])
+        configure_logging(settings.log_level)
+        run(serve(settings))
+    except InvalidConfig as error:
+        sys.stderr.write(f"target_service: {error.message}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

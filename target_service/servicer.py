@@ -1,0 +1,71 @@
+"""The target service on gRPC: messages to rounds and back."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import grpc
+
+from paceline.engine.device_worker import DeviceWorker
+from paceline.engine.tokenizer_files import TokenizerFile
+from paceline.round_stream import serve_rounds
+from paceline.rounds import VerifyResult, VerifyRound, WorkerInfo, WorkerLoad
+from paceline.v1 import target_pb2, target_pb2_grpc
+from paceline.wire import (
+    info_to_wire,
+    load_to_wire,
+    verify_result_to_wire,
+    verify_round_from_wire,
+)
+
+ServicerContext = grpc.aio.ServicerContext[Any, Any]
+
+SERVICE_NAME = "paceline.v1.TargetService"
+TOKENIZER_PART_BYTES = 1024 * 1024
+
+
+class TargetServicer(target_pb2_grpc.TargetServiceServicer):
+    """Serves one device worker."""
+
+    def __init__(
+        self,
+        worker: DeviceWorker[VerifyRound, VerifyResult],
+        info: WorkerInfo,
+        tokenizer_files: Sequence[TokenizerFile],
+    ) -> None:
+        self._worker = worker
+        self._info = info
+        self._tokenizer_files = tokenizer_files
+
+    async def GetInfo(
+        self, request: target_pb2.TargetServiceGetInfoRequest, context: ServicerContext
+    ) -> target_pb2.TargetServiceGetInfoResponse:
+        """What this worker is."""
+        return target_pb2.TargetServiceGetInfoResponse(info=info_to_wire(self._info))
+
+    async def GetTokenizer(
+        self, request: target_pb2.GetTokenizerRequest, context: ServicerContext
+    ) -> AsyncIterator[target_pb2.GetTokenizerResponse]:
+        """The tokenizer's files in parts."""
+        for file in self._tokenizer_files:
+            for start in range(0, max(len(file.content), 1), TOKENIZER_PART_BYTES):
+                part = file.content[start : start + TOKENIZER_PART_BYTES]
+                yield target_pb2.GetTokenizerResponse(name=file.name, data=part)
+
+    async def Verify(
+        self,
+        request_iterator: AsyncIterator[target_pb2.VerifyRequest],
+        context: ServicerContext,
+    ) -> AsyncIterator[target_pb2.VerifyResponse]:
+        """The rounds of one caller."""
+        async for response in serve_rounds(self._worker, request_iterator, _read, _write):
+            yield response
+
+
+def _read(request: target_pb2.VerifyRequest) -> tuple[list[VerifyRound], Sequence[str]]:
+    rounds = [verify_round_from_wire(message) for message in request.rounds]
+    return rounds, request.closed_sequence_ids
+
+
+def _write(results: Sequence[VerifyResult], load: WorkerLoad) -> target_pb2.VerifyResponse:
+    messages = [verify_result_to_wire(result) for result in results]
+    return target_pb2.VerifyResponse(results=messages, load=load_to_wire(load))

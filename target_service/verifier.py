@@ -1,0 +1,263 @@
+"""Rounds in, one batched pass at a time, committed tokens out.
+
+`accept` places a round's span; `step` runs one pass over everything that waits: chunks of long
+prompts, single tokens and drafts of all sequences together. For each sequence the pass gives one
+row of logits behind its last committed token and one behind each draft, and the acceptance rule
+walks them. A round without drafts is ordinary decoding, and so is one that goes on alone for
+`max_new_tokens`.
+
+Plain Python: knows no network and no thread. Invariant: what is committed depends on the tokens
+and settings of the sequence alone, never on drafts, chunks, batch mates or evictions.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from paceline.engine.model import LanguageModel, Logits, PassSequence
+from paceline.engine.sequences import EngineSequence, Held, SequenceTable
+from paceline.rounds import (
+    Drafts,
+    RoundError,
+    RoundErrorReason,
+    RoundTiming,
+    VerifyResult,
+    VerifyRound,
+    WorkerLoad,
+)
+from target_service.acceptance import accept_drafts
+
+MAX_DECODE_ROWS = 32
+"""A sequence with no more rows than this decodes; one with more is a prefill, cut in chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierLimits:
+    """Sizes that trade latency of others against throughput."""
+
+    max_batch_tokens: int = 512
+    """Rows of prefill in a pass; a quarter of it while other sequences decode."""
+    max_speculative_tokens: int = 16
+    """Drafts checked per sequence and pass; more are trimmed."""
+
+
+@dataclass(eq=False, slots=True)
+class _Pending:
+    """A round that waits for its next pass."""
+
+    sequence: EngineSequence
+    round: int
+    draft_token_ids: Sequence[int]
+    num_unknown_drafts: int
+    """1 when a draft that the target does not know ended the usable ones; it counts as rejected."""
+    num_remaining: int
+    """Tokens still to commit in this round; more than one lets the target go on alone."""
+    arrived_at: float = field(default_factory=perf_counter)
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one pending round runs in a pass."""
+
+    pending: _Pending
+    work: PassSequence
+
+
+class Verifier:
+    """The sequences of one target worker."""
+
+    def __init__(self, model: LanguageModel, limits: VerifierLimits) -> None:
+        self._model = model
+        self._limits = limits
+        self._table = SequenceTable(model.kv_cache)
+        self._waiting: dict[str, _Pending] = {}
+
+    def accept(self, round: VerifyRound) -> VerifyResult | None:
+        """Place a round; an answer at once means that it will not get a pass."""
+        self._waiting.pop(round.sequence_id, None)
+        error = self._refusal(round)
+        if error is not None:
+            return VerifyResult(round.sequence_id, round.round, error=error)
+        sequence = self._table.sync(round.sequence_id, round.span, round.settings)
+        if isinstance(sequence, Held):
+            return VerifyResult(round.sequence_id, round.round, held=sequence.num_tokens)
+        num_left = sequence.settings.max_length - len(sequence.log)
+        if len(sequence.log) == 0 or num_left < 1:
+            message = (
+                f"span: the sequence has {len(sequence.log)} tokens; expected at least 1 and fewer "
+                f"than max_length ({sequence.settings.max_length})."
+            )
+            error = RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
+            return VerifyResult(round.sequence_id, round.round, error=error)
+        drafts, num_unknown = self._usable_drafts(round.drafts, num_left - 1)
+        num_remaining = min(max(round.max_new_tokens, 1), num_left)
+        self._waiting[round.sequence_id] = _Pending(
+            sequence, round.round, drafts, num_unknown, num_remaining
+        )
+        return None
+
+    def close(self, sequence_id: str) -> None:
+        """The sequence has ended; its room is free at once."""
+        self._waiting.pop(sequence_id, None)
+        self._table.close(sequence_id)
+
+    def is_waiting(self, sequence_id: str) -> bool:
+        """Whether a round of the sequence waits for a pass."""
+        return sequence_id in self._waiting
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a round waits for a pass."""
+        return bool(self._waiting)
+
+    @property
+    def load(self) -> WorkerLoad:
+        """The state of this worker."""
+        cache = self._model.kv_cache
+        return WorkerLoad(
+            num_sequences=len(self._table),
+            num_waiting=len(self._waiting),
+            kv_used=cache.num_used,
+            kv_capacity=cache.capacity,
+            num_preemptions=self._table.num_preemptions,
+        )
+
+    def step(self) -> list[VerifyResult] | None:
+        """Run one pass and return what it committed; None when nothing can run yet."""
+        shares = self._schedule()
+        if not shares:
+            return None
+        started = perf_counter()
+        for share in shares:
+            share.pending.queue_s = share.pending.queue_s or started - share.pending.arrived_at
+        rows = self._model.forward([share.work for share in shares])
+        for share in shares:
+            self._table.ran(share.pending.sequence, share.work.token_ids)
+        committed = [
+            (share, self._commit(share.pending, logits))
+            for share, logits in zip(shares, rows, strict=True)
+            if share.work.num_logits
+        ]
+        elapsed = perf_counter() - started
+        num_rows = sum(len(share.work.token_ids) for share in shares)
+        for share in shares:
+            share.pending.compute_s += elapsed
+        return [
+            _with_timing(share.pending, result, num_rows, len(shares))
+            for share, result in committed
+        ]
+
+    def abandon(self, message: str) -> list[VerifyResult]:
+        """The device failed: forget all sequences and answer every waiting round with an error."""
+        error = RoundError(RoundErrorReason.INTERNAL, message)
+        failed = [
+            VerifyResult(id, pending.round, error=error) for id, pending in self._waiting.items()
+        ]
+        for sequence_id in self._table.sequence_ids():
+            self.close(sequence_id)
+        return failed
+
+    def _schedule(self) -> list[_Share]:
+        """Oldest first; decoding sequences always, prefill chunks while rows are left."""
+        by_age = sorted(self._waiting.values(), key=lambda p: p.sequence.arrival)
+        is_decoding = any(self._num_rows(p) <= MAX_DECODE_ROWS for p in by_age)
+        prefill_rows = self._limits.max_batch_tokens // (4 if is_decoding else 1)
+        shares: list[_Share] = []
+        for pending in by_age:
+            sequence = pending.sequence
+            kept = [share.pending.sequence for share in shares]
+            num_tokens = len(sequence.log) + len(pending.draft_token_ids)
+            kv = self._table.reserve(sequence, num_tokens, keep=kept)
+            if kv is None:
+                continue
+            token_ids = [*sequence.uncomputed(), *pending.draft_token_ids]
+            num_logits = 1 + len(pending.draft_token_ids)
+            if len(token_ids) > MAX_DECODE_ROWS:
+                if len(token_ids) > prefill_rows:
+                    # The last committed token stays for the pass that runs the drafts.
+                    chunk = min(prefill_rows, len(token_ids) - num_logits)
+                    token_ids, num_logits = token_ids[:chunk], 0
+                prefill_rows -= len(token_ids)
+            if token_ids:
+                shares.append(_Share(pending, PassSequence(kv, token_ids, num_logits)))
+        return shares
+
+    def _num_rows(self, pending: _Pending) -> int:
+        return len(pending.sequence.uncomputed()) + len(pending.draft_token_ids)
+
+    def _commit(self, pending: _Pending, logits: Logits) -> VerifyResult:
+        sequence = pending.sequence
+        start = len(sequence.log)
+        acceptance = accept_drafts(logits, pending.draft_token_ids, sequence.settings, start)
+        self._table.commit(sequence, acceptance.token_ids)
+        pending.num_remaining -= len(acceptance.token_ids)
+        last = pending.num_remaining < 1 or sequence.has_ended
+        num_drafts = len(pending.draft_token_ids) + pending.num_unknown_drafts
+        if last:
+            del self._waiting[sequence.sequence_id]
+        else:
+            pending.draft_token_ids, pending.num_unknown_drafts = (), 0
+        return VerifyResult(
+            sequence_id=sequence.sequence_id,
+            round=pending.round,
+            start=start,
+            token_ids=acceptance.token_ids,
+            num_draft_tokens=num_drafts,
+            num_accepted_tokens=acceptance.num_accepted_tokens,
+            last=last,
+        )
+
+    def _refusal(self, round: VerifyRound) -> RoundError | None:
+        """What is wrong with the round whatever the worker holds."""
+        unknown = _first_unknown(round.span.token_ids, self._model.vocab_size)
+        if unknown is not None:
+            message = (
+                f"span.token_ids[{unknown}]: {round.span.token_ids[unknown]} is not a token; "
+                f"expected ids below {self._model.vocab_size}."
+            )
+            return RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
+        if round.drafts.parents and not _is_chain(round.drafts.parents):
+            message = "drafts.parents: the drafts form a tree; this worker takes chains."
+            return RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
+        if round.settings is not None and round.settings.max_length > self.max_length:
+            message = (
+                f"settings.max_length: {round.settings.max_length} tokens do not fit; this worker "
+                f"holds sequences of up to {self.max_length}."
+            )
+            return RoundError(RoundErrorReason.TOO_LONG, message)
+        return None
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence that this worker can hold, by context and by KV room."""
+        return min(self._model.max_model_len, self._model.kv_cache.capacity)
+
+    def _usable_drafts(self, drafts: Drafts, max_useful: int) -> tuple[list[int], int]:
+        token_ids = list(drafts.token_ids[: self._limits.max_speculative_tokens])
+        unknown = _first_unknown(token_ids, self._model.vocab_size)
+        if unknown is not None and unknown < max_useful:
+            return token_ids[:unknown], 1
+        return token_ids[:max_useful], 0
+
+
+def _with_timing(
+    pending: _Pending, result: VerifyResult, num_rows: int, num_sequences: int
+) -> VerifyResult:
+    timing = RoundTiming(
+        queue_us=round(pending.queue_s * 1e6),
+        compute_us=round(pending.compute_s * 1e6),
+        pass_rows=num_rows,
+        pass_sequences=num_sequences,
+    )
+    pending.compute_s = 0.0
+    return replace(result, timing=timing)
+
+
+def _first_unknown(token_ids: Iterable[int], vocab_size: int) -> int | None:
+    return next((i for i, id in enumerate(token_ids) if not 0 <= id < vocab_size), None)
+
+
+def _is_chain(parents: Sequence[int]) -> bool:
+    return all(parent == index - 1 for index, parent in enumerate(parents))
