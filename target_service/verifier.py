@@ -16,6 +16,7 @@ from time import perf_counter
 
 from paceline.engine.model import LanguageModel, Logits, PassSequence
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
+from paceline.errors import InvalidRequest
 from paceline.rounds import (
     Drafts,
     RoundError,
@@ -190,7 +191,13 @@ class Verifier:
     def _commit(self, pending: _Pending, logits: Logits) -> VerifyResult:
         sequence = pending.sequence
         start = len(sequence.log)
-        acceptance = accept_drafts(logits, pending.draft_token_ids, sequence.settings, start)
+        try:
+            acceptance = accept_drafts(logits, pending.draft_token_ids, sequence.settings, start)
+        except InvalidRequest as error:  # its settings leave no token to choose
+            del self._waiting[sequence.sequence_id]
+            self._table.commit(sequence, ())
+            refusal = RoundError(RoundErrorReason.INVALID_ARGUMENT, error.message)
+            return VerifyResult(sequence.sequence_id, pending.round, error=refusal)
         self._table.commit(sequence, acceptance.token_ids)
         pending.num_remaining -= len(acceptance.token_ids)
         last = pending.num_remaining < 1 or sequence.has_ended

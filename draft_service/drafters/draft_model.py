@@ -9,6 +9,7 @@ from draft_service.proposer import Proposal
 from paceline.engine.model import LanguageModel, PassSequence
 from paceline.engine.sampling import choose_token
 from paceline.engine.sequences import EngineSequence, SequenceTable
+from paceline.errors import InvalidRequest
 from paceline.rounds import WorkerLoad
 
 MAX_CHUNK = 512
@@ -55,7 +56,10 @@ class ModelDrafter:
             self._table.ran(sequence, work.token_ids)
             if work.num_logits:
                 position = len(sequence.log) + len(proposal.token_ids)
-                proposal.add(choose_token(logits[-1], sequence.settings, position))
+                try:
+                    proposal.add(choose_token(logits[-1], sequence.settings, position))
+                except InvalidRequest:  # the settings leave none of this model's tokens
+                    proposal.is_done = True
 
     def _work(self, proposal: Proposal, kept: list[EngineSequence]) -> PassSequence | None:
         """What to run next; None without room, past the window, or behind an unknown token."""
