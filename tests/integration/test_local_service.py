@@ -7,14 +7,14 @@ found before the real ones because their folder comes first on PYTHONPATH.
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from serve_process import ServeProcess
 
 NOTE = """
 import json, os, pathlib, signal, sys, time
@@ -61,8 +61,8 @@ STAND_INS = {
 }
 
 
-class Served:
-    """A running `paceline serve`."""
+class Served(ServeProcess):
+    """A running `paceline serve` over stand-ins."""
 
     def __init__(self, tmp_path: Path, stand_ins: dict[str, str], *options: str) -> None:
         self.notes = tmp_path / "notes"
@@ -72,31 +72,8 @@ class Served:
             folder.mkdir(parents=True)
             (folder / "__init__.py").touch()
             (folder / "__main__.py").write_text(code)
-        inherited = {key: text for key, text in os.environ.items() if "PACELINE" not in key}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "paceline.cli.main", "serve", *options],
-            env=inherited
-            | {
-                "PYTHONPATH": str(tmp_path / "stand_ins"),
-                "NOTES": str(self.notes),
-                "TMPDIR": str(tmp_path),
-                "PACELINE_HTTP_PORT": "0",
-                "PACELINE_GRPC_PORT": "0",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def wait_ready(self) -> str:
-        """Wait until everything is up; returns what was printed on stdout."""
-        assert self.process.stdout is not None
-        printed = ""
-        for line in self.process.stdout:
-            printed += line
-            if line == "Ctrl-C stops it.\n":
-                return printed
-        pytest.fail(f"it ended: {self.end()}")
+        environment = {"PYTHONPATH": str(tmp_path / "stand_ins"), "NOTES": str(self.notes)}
+        super().__init__(*options, run_folder=tmp_path, environment=environment)
 
     def told(self, name: str) -> dict[str, Any]:
         """The settings that a stand-in found in its environment, and its `pid`."""
@@ -111,11 +88,6 @@ class Served:
         """The processes of all stand-ins that were started."""
         return [self.told(path.stem)["pid"] for path in self.notes.glob("*.settings")]
 
-    def end(self) -> tuple[int, str]:
-        """Wait for the end; returns status and stderr."""
-        _, errors = self.process.communicate(timeout=30)
-        return self.process.returncode, errors
-
 
 class Serve(Protocol):
     """Starts `paceline serve` with these options; stand-ins may be replaced by name."""
@@ -125,16 +97,12 @@ class Serve(Protocol):
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    running: list[Served] = []
+    with ExitStack() as running:
 
-    def start(*options: str, **stand_ins: str) -> Served:
-        running.append(Served(tmp_path, stand_ins, *options))
-        return running[-1]
+        def start(*options: str, **stand_ins: str) -> Served:
+            return running.enter_context(Served(tmp_path, stand_ins, *options))
 
-    yield start
-    for served in running:
-        served.process.kill()
-        served.process.communicate()
+        yield start
 
 
 def wait_until_gone(pids: list[int]) -> None:
@@ -156,7 +124,7 @@ def test_each_process_is_told_its_own_settings_and_all_stop_in_order(
     serve: Serve, tmp_path: Path
 ) -> None:
     served = serve("--model", "table:7", "--num-threads", "2", "--redis-url", "none")
-    printed = served.wait_ready()
+    served.wait_ready()
     target, draft = served.told("TargetService"), served.told("DraftService")
     coordinator = served.told("coordinator")
     assert target["PACELINE_MODEL"] == "table:7"
@@ -167,8 +135,8 @@ def test_each_process_is_told_its_own_settings_and_all_stop_in_order(
     assert coordinator["PACELINE_TARGETS"] == f"127.0.0.1:{target['PACELINE_PORT']}"
     assert coordinator["PACELINE_DRAFTS"] == f"127.0.0.1:{draft['PACELINE_PORT']}"
     assert coordinator["PACELINE_REDIS_URL"] == ""
-    assert f"http://127.0.0.1:{coordinator['PACELINE_HTTP_PORT']}/v1" in printed
-    assert f"127.0.0.1:{coordinator['PACELINE_GRPC_PORT']}" in printed
+    assert served.url == f"http://127.0.0.1:{coordinator['PACELINE_HTTP_PORT']}"
+    assert served.grpc_address == f"127.0.0.1:{coordinator['PACELINE_GRPC_PORT']}"
 
     pids = served.pids()
     served.process.send_signal(signal.SIGTERM)
@@ -211,12 +179,8 @@ def test_a_lost_draft_is_reported_and_the_service_goes_on(serve: Serve) -> None:
     served = serve("--redis-url", "none")
     served.wait_ready()
     os.kill(served.told("DraftService")["pid"], signal.SIGKILL)
-    assert served.process.stderr is not None
-    for line in served.process.stderr:
-        if "draft-1" in line and "ready" not in line:
-            assert "signal SIGKILL: something killed it" in line
-            break
-    assert served.process.stderr.readline() == "The service goes on, without drafts.\n"
+    assert "signal SIGKILL: something killed it" in served.read_message("draft-1 ended")
+    assert served.read_message("The service") == "The service goes on, without drafts.\n"
     assert is_running(served.told("coordinator")["pid"])
     served.process.send_signal(signal.SIGTERM)
     status, errors = served.end()
@@ -252,10 +216,7 @@ def test_a_second_interrupt_ends_it_at_once(serve: Serve) -> None:
     served = serve("--redis-url", "none", coordinator=deaf)
     served.wait_ready()
     served.process.send_signal(signal.SIGINT)
-    assert served.process.stderr is not None
-    for line in served.process.stderr:
-        if line.startswith("Stopping;"):
-            break
+    served.read_message("Stopping;")
     started = time.monotonic()
     served.process.send_signal(signal.SIGINT)
     assert served.end()[0] == 0
