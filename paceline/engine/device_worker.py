@@ -154,6 +154,9 @@ class DeviceWorker(Generic[RoundT, ResultT]):
                 ended = [id for id, c in self._callers.items() if c is submission.caller]
             for sequence_id in ended:
                 self._close(sequence_id)
+            if ended and not submission.is_goodbye:
+                # Nothing else may follow for long: an idle worker must not look busy.
+                submission.caller.deliver([], self._stepper.load)
             answers = [self._accept(submission.caller, round) for round in submission.rounds]
             self._deliver([answer for answer in answers if answer is not None])
 
