@@ -40,6 +40,8 @@ class FakeCoordinator(ThreadingHTTPServer):
         self.pieces: list[tuple[str, list[int]]] = [("Hel", [1]), ("lo", [2, 3])]
         self.plain_pieces = self.pieces
         self.is_complete = True
+        self.num_stalls = 0
+        """So many answers wait behind the last piece until the client goes."""
         self.bodies: list[dict[str, Any]] = []
 
     @property
@@ -73,6 +75,10 @@ class Handler(BaseHTTPRequestHandler):
         for text, ids in self.server.plain_pieces if is_off else self.server.pieces:
             choice = {"delta": {"content": text}, "text": text, "token_ids": ids}
             self._send_event({"choices": [choice]})
+        if self.server.num_stalls:
+            self.server.num_stalls -= 1
+            self.rfile.read(1)
+            return
         if not self.server.is_complete:
             return
         usage = {"prompt_tokens": 9, "completion_tokens": 3}

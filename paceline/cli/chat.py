@@ -45,7 +45,8 @@ def chat(
     with ExitStack() as stack:
         service = None
         if url is None:
-            service = stack.enter_context(local_service(server.read(), terminal.messages))
+            own = server.read_for_one_command()
+            service = stack.enter_context(local_service(own, terminal.messages))
             url = service.url
         else:
             server.refuse_with_url()

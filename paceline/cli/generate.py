@@ -63,7 +63,8 @@ def generate(
 
     with ExitStack() as stack:
         if url is None:
-            url = stack.enter_context(local_service(server.read(), terminal.messages)).url
+            settings = server.read_for_one_command()
+            url = stack.enter_context(local_service(settings, terminal.messages)).url
         else:
             server.refuse_with_url()
         api = stack.enter_context(CoordinatorApi(url))

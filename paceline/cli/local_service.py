@@ -112,8 +112,6 @@ class LocalService:
 
     def stop(self) -> None:
         """Stop everything in order; running answers may end first."""
-        if self._coordinators:
-            self._say(f"Stopping; running answers have {DRAIN_S:g} s to end. Ctrl-C stops at once.")
         for group in (self._coordinators, self._drafts + self._targets, self._redis):
             for child in self._supervisor.stop(group):
                 self._say(f"{child.spec.name} did not stop in time and was killed")

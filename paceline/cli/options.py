@@ -43,6 +43,10 @@ class ServerOptions:
         """With environment and file; raises `InvalidConfig`."""
         return read_settings(ServeSettings, self.texts, self.config_file)
 
+    def read_for_one_command(self) -> ServeSettings:
+        """As `read`, on any free ports: another server may be running on the usual ones."""
+        return self.read().model_copy(update={"http_port": 0, "grpc_port": 0})
+
     def refuse_with_url(self) -> None:
         """Raise `InvalidConfig` if anything was typed although the server is already running."""
         for name in [*self.texts, *(["config"] if self.config_file else [])]:

@@ -5,7 +5,7 @@ import time
 
 from paceline.cli import options, terminal
 from paceline.cli.api import CoordinatorApi
-from paceline.cli.local_service import local_service
+from paceline.cli.local_service import DRAIN_S, LocalService, local_service
 
 CHECK_INTERVAL_S = 0.2
 
@@ -17,12 +17,20 @@ def serve(server: options.ServerOptions) -> None:
         with local_service(server.read(), terminal.messages) as service:
             with CoordinatorApi(service.url) as api:
                 _print_addresses(api.model(), service.url, service.grpc_address)
-            while True:
-                time.sleep(CHECK_INTERVAL_S)
-                service.check()
+            _watch(service)
     except (KeyboardInterrupt, SystemExit):
-        # The usual way to end it, so not a failure.
-        terminal.say("Stopped.")
+        pass  # Told to stop before it was ready, or a second time while it stopped.
+    terminal.say("Stopped.")
+
+
+def _watch(service: LocalService) -> None:
+    """Return when told to stop, which is the usual way to end it and so not a failure."""
+    try:
+        while True:
+            time.sleep(CHECK_INTERVAL_S)
+            service.check()
+    except (KeyboardInterrupt, SystemExit):
+        terminal.say(f"Stopping; running answers have {DRAIN_S:g} s to end. Ctrl-C stops at once.")
 
 
 def _print_addresses(model: str, url: str, grpc_address: str) -> None:

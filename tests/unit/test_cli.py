@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 from fake_coordinator import SPECULATION, STATUS, FakeCoordinator
 
 from paceline import __version__
+from paceline.cli import terminal
 from paceline.cli.api import Answer, ApiError, CoordinatorApi
 from paceline.cli.config import ServeSettings
 from paceline.cli.main import main
@@ -152,6 +155,37 @@ def test_chat_keeps_the_conversation_until_its_input_ends(
         {"role": "assistant", "content": "Hello"},
         {"role": "user", "content": "And then?"},
     ]
+
+
+@pytest.fixture
+def interrupted_answer(monkeypatch: pytest.MonkeyPatch, coordinator: FakeCoordinator) -> None:
+    """The first answer meets a Ctrl-C while it waits for more."""
+    coordinator.num_stalls = 1
+    write = terminal.write_answer
+
+    def write_and_interrupt(text: str) -> None:
+        write(text)
+        if text == "lo":
+            monkeypatch.setattr(terminal, "write_answer", write)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(terminal, "write_answer", write_and_interrupt)
+
+
+@pytest.mark.usefixtures("interrupted_answer")
+def test_an_interrupt_cuts_an_answer_short_and_the_chat_goes_on(
+    paceline: Paceline, coordinator: FakeCoordinator
+) -> None:
+    typed = "Hi\nGo on\n/exit\n"
+    result = paceline("chat", "--url", coordinator.url, "--max-tokens", "20", stdin=typed)
+    assert (result.returncode, result.stdout) == (0, "Hello\nHello\n")
+    assert result.stderr.splitlines()[0] == "cancelled"
+    assert coordinator.bodies[1]["messages"][1] == {"role": "assistant", "content": "Hello"}
+
+
+@pytest.mark.usefixtures("interrupted_answer")
+def test_an_interrupt_ends_generate(paceline: Paceline, coordinator: FakeCoordinator) -> None:
+    assert paceline("generate", "Hi", "--url", coordinator.url) == (130, "Hello", "")
 
 
 def test_chat_goes_on_after_a_refused_turn(
