@@ -1,7 +1,6 @@
-"""Finds the model that `--model` names, loads it and says what a worker must know about it.
+"""Loads the model that `--model` names and says what a worker must know about it.
 
-A name is the bundled model's, a directory in the layout of Hugging Face, or an id there, taken from
-the local cache if it is complete and fetched otherwise. Knows nothing about how the model is run:
+Knows nothing about where models are found (`model_directory`) nor about how they are run:
 attention, KV cache and batches are the business of the caller.
 
 Invariant: a checkpoint is loaded whole, or refused with a sentence that names what is wrong. No
@@ -12,14 +11,11 @@ import json
 import logging
 import tempfile
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -30,7 +26,7 @@ from transformers import (
 )
 
 from paceline.engine.checkpoints import quiet_transformers
-from paceline.engine.default_model import DEFAULT_MODEL, default_model_directory
+from paceline.engine.model_directory import first_line, resolve_model
 from paceline.engine.tokenizer_files import (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -49,12 +45,8 @@ DTYPES = {
     "float16": torch.float16,
 }
 
-_WEIGHTS_FILE = "model.safetensors"
-_WEIGHTS_INDEX = "model.safetensors.index.json"
 _LOADING_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, StrictDataclassError)
 """What transformers raises over a checkpoint that is not as it should be."""
-
-_HUB_FILES = ["*.json", "*.jinja", "*.model", "model*.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +62,6 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     """Any of these ends a text."""
     tokenizer_files: list[TokenizerFile]
-
-
-def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
-    """The checkpoint directory of `model`.
-
-    What has to be made or fetched goes below `cache_dir`; None: `~/.cache/paceline` for the bundled
-    model, Hugging Face's own cache for theirs.
-
-    Raises:
-        InvalidConfig: there is no such directory, and no such model at hand or to be fetched.
-    """
-    if model == DEFAULT_MODEL:
-        return default_model_directory(cache_dir or _home_cache())
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return path
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-        raise InvalidConfig(f"model {model!r} looks like a directory and does not exist")
-    return _hub_directory(model, cache_dir)
 
 
 def load_model(
@@ -114,48 +87,11 @@ def load_model(
     return LoadedModel(
         name=path.resolve().name if path.is_dir() else model,
         module=module,
-        vocab_size=min(vocabulary_size(tokenizer_files), module.config.vocab_size),
+        vocab_size=min(vocabulary_size(tokenizer_files), config.get_text_config().vocab_size),
         max_model_len=length,
         eos_token_ids=eos_token_ids,
         tokenizer_files=tokenizer_files,
     )
-
-
-def _home_cache() -> Path:
-    try:
-        return Path.home() / ".cache" / "paceline"
-    except RuntimeError:
-        raise InvalidConfig("this user has no home directory: set cache_dir") from None
-
-
-def _hub_directory(model: str, cache_dir: Path | None) -> Path:
-    fetch = partial(snapshot_download, model, cache_dir=cache_dir, allow_patterns=_HUB_FILES)
-    try:
-        local = Path(fetch(local_files_only=True))
-        # A snapshot without a listing may be cut short; then its weights are what is missing.
-        if _missing_file(local) is None:
-            return local
-    except (OSError, ValueError):
-        pass
-    try:
-        return Path(fetch())
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        raise InvalidConfig(
-            f"model {model!r} is not to be had: it is no directory, the local Hugging Face cache "
-            f"lacks it or a part of it, and fetching it failed ({_reason(error)}); "
-            f"expected {DEFAULT_MODEL}, table:<seed>, a directory or a Hugging Face id"
-        ) from error
-
-
-def _missing_file(directory: Path) -> str | None:
-    """The first file that a checkpoint needs and that is not there."""
-    if not (directory / "config.json").is_file():
-        return "config.json"
-    names = [_WEIGHTS_FILE]
-    if (directory / _WEIGHTS_INDEX).is_file():
-        index = json.loads((directory / _WEIGHTS_INDEX).read_text())
-        names = sorted(set(index["weight_map"].values()))
-    return next((name for name in names if not (directory / name).is_file()), None)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -176,18 +112,10 @@ def _device(name: str) -> torch.device:
 
 def _config(model: str, directory: Path) -> PretrainedConfig:
     try:
-        missing = _missing_file(directory)
-    except (ValueError, KeyError) as error:
-        raise InvalidConfig(
-            f"model {model!r}: its {_WEIGHTS_INDEX} cannot be used: {_reason(error)}"
-        ) from error
-    if missing is not None:
-        raise InvalidConfig(f"model {model!r}: the directory {str(directory)!r} has no {missing}")
-    try:
         config: PretrainedConfig = AutoConfig.from_pretrained(directory)
     except _LOADING_ERRORS as error:
         raise InvalidConfig(
-            f"model {model!r}: its config.json cannot be used: {_reason(error)}"
+            f"model {model!r}: its config.json cannot be used: {first_line(error)}"
         ) from error
     quantization = getattr(config, "quantization_config", None)
     if quantization is not None:
@@ -226,7 +154,7 @@ def _module(
             )
     except (SafetensorError, *_LOADING_ERRORS) as error:
         raise InvalidConfig(
-            f"model {model!r}: its weights cannot be loaded: {_reason(error)}"
+            f"model {model!r}: its weights cannot be loaded: {first_line(error)}"
         ) from error
     # transformers leaves what does not fit as it was initialised, at random.
     missing, mismatched = sorted(loaded[1]["missing_keys"]), sorted(loaded[1]["mismatched_keys"])
@@ -258,7 +186,7 @@ def _tokenizer(
     except _LOADING_ERRORS as error:
         raise InvalidConfig(
             f"model {model!r}: its tokenizer cannot be loaded, expected {TOKENIZER_FILE} and "
-            f"{CONFIG_FILE}: {_reason(error)}"
+            f"{CONFIG_FILE}: {first_line(error)}"
         ) from error
     # Saved anew: old checkpoints spread over more files, and name a class only in config.json.
     with tempfile.TemporaryDirectory() as saved:
@@ -283,14 +211,9 @@ def _generation_settings(model: str, directory: Path, module: PreTrainedModel) -
         return module.generation_config.to_diff_dict() if module.generation_config else {}
     except ValueError as error:
         raise InvalidConfig(
-            f"model {model!r}: its {GENERATION_FILE} cannot be used: {_reason(error)}"
+            f"model {model!r}: its {GENERATION_FILE} cannot be used: {first_line(error)}"
         ) from error
     return settings
-
-
-def _reason(error: Exception) -> str:
-    """The beginning of what a library says, in one line; what follows is advice."""
-    return f"{type(error).__name__}: {shorten(str(error), 300, placeholder=' …')}"
 
 
 def _as_set(token_id: int | list[int] | None) -> frozenset[int]:

@@ -11,7 +11,8 @@ from transformers import AutoTokenizer
 
 from paceline.engine.checkpoints import truncated_checkpoint
 from paceline.engine.default_model import DEFAULT_MODEL
-from paceline.engine.loading import LoadedModel, load_model, resolve_model
+from paceline.engine.loading import LoadedModel, load_model
+from paceline.engine.model_directory import resolve_model
 
 LOAD_OFFLINE = """
 import socket, sys

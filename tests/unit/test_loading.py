@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_checkpoint, tiny_config
 from transformers import AutoTokenizer
 
-from paceline.engine.loading import load_model, resolve_model
+from paceline.engine.loading import load_model
+from paceline.engine.model_directory import resolve_model
 from paceline.engine.table_model import EOS_ID, VOCAB_SIZE
 from paceline.errors import InvalidConfig
 
@@ -124,7 +125,7 @@ def test_the_files_alone_make_the_same_tokenizer_without_torch(
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere"
-    assert refusal(missing) == f"model '{missing}' looks like a directory and does not exist"
+    assert refusal(missing) == f"model '{missing}' is no directory"
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
