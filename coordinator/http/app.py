@@ -1,0 +1,92 @@
+"""The HTTP side of the coordinator: OpenAI's API, and what operators and probes ask."""
+
+import time
+from dataclasses import asdict
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+
+from coordinator.http import errors, generation
+from coordinator.http.answers import speculative_decoding
+from coordinator.http.generation import TextGenerator
+from coordinator.http.request_ids import RequestIds
+from coordinator.http.wire import ClientGone, json_response
+from coordinator.metrics import Metrics
+from paceline import __version__
+from paceline.errors import NotFound, PacelineError
+from paceline.rounds import PROTOCOL_MAJOR, PROTOCOL_MINOR
+
+
+def create_app(generator: TextGenerator, metrics: Metrics) -> FastAPI:
+    """An application that answers with this generator and shows these metrics."""
+    app = FastAPI(title="Paceline", version=__version__, openapi_url=None)
+    app.add_middleware(RequestIds)
+    app.add_exception_handler(PacelineError, errors.paceline_error)
+    app.add_exception_handler(HTTPException, errors.http_error)
+    app.add_exception_handler(ClientGone, errors.client_gone)
+    app.add_exception_handler(Exception, errors.internal_error)
+    _add_openai_routes(app, generator)
+    _add_operator_routes(app, generator, metrics)
+    return app
+
+
+def _add_openai_routes(app: FastAPI, generator: TextGenerator) -> None:
+    created = int(time.time())
+
+    def model_card() -> dict[str, object]:
+        return {
+            "id": generator.model_name,
+            "object": "model",
+            "created": created,
+            "owned_by": "paceline",
+        }
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        return await generation.chat_completion(generator, request)
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        return await generation.completion(generator, request)
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        cards = [model_card()] if generator.model_name else []
+        return json_response({"object": "list", "data": cards})
+
+    @app.get("/v1/models/{model:path}")
+    async def model(model: str) -> Response:
+        if not model or model != generator.model_name:
+            raise NotFound(f"model: {model!r} is not served here", "model")
+        return json_response(model_card())
+
+
+def _add_operator_routes(app: FastAPI, generator: TextGenerator, metrics: Metrics) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        """Whether the process is alive."""
+        return json_response({"status": "ok"})
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """Whether a request would work."""
+        status = generator.status()
+        body = {"ready": status.ready, "reason": status.reason}
+        return json_response(body, 200 if status.ready else 503)
+
+    @app.get("/status")
+    async def status() -> Response:
+        found = generator.status()
+        return json_response({**asdict(found), "stats": speculative_decoding(found.stats)})
+
+    @app.get("/version")
+    async def version() -> Response:
+        protocol = f"{PROTOCOL_MAJOR}.{PROTOCOL_MINOR}"
+        return json_response({"version": __version__, "protocol": protocol})
+
+    @app.get("/metrics")
+    async def metrics_() -> Response:
+        is_degraded = generation.is_store_degraded(generator.status())
+        metrics.session_store_degraded.set(is_degraded)
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

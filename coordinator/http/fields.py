@@ -1,0 +1,78 @@
+"""Values that come in several forms, each brought into one. Raises ValueError for other forms."""
+
+import json
+
+MAX_STOP_STRINGS = 4
+MAX_STOP_LENGTH = 4096
+"""Characters. What may be the beginning of a stop string is held back."""
+
+_MAX_SHOWN = 60
+
+
+def stop_texts(value: object) -> tuple[str, ...]:
+    """`stop`: a text or a list of a few."""
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("expected a text or a list of texts")
+    if len(texts) > MAX_STOP_STRINGS:
+        raise ValueError(f"expected at most {MAX_STOP_STRINGS} texts")
+    if not all(0 < len(text) <= MAX_STOP_LENGTH for text in texts):
+        raise ValueError(f"expected texts of 1 to {MAX_STOP_LENGTH} characters")
+    return tuple(texts)
+
+
+def logit_biases(value: object) -> tuple[tuple[int, float], ...]:
+    """`logit_bias`: an object that gives token ids, written as texts, a value each."""
+    if not isinstance(value, dict):
+        raise ValueError("expected an object from token ids to numbers")
+    biases = {}
+    for key, bias in value.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            raise ValueError(f"expected token ids as keys, one is {shown(key)}")
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not -100 <= bias <= 100:
+            raise ValueError(f"expected values from -100 to 100, that of {key} is {shown(bias)}")
+        biases[int(key)] = float(bias)
+    return tuple(biases.items())
+
+
+def prompt_input(value: object) -> str | tuple[int, ...]:
+    """`prompt`: a text or token ids, by itself or as the only one of a list."""
+    if isinstance(value, list) and value and isinstance(value[0], str | list):
+        if len(value) > 1:
+            raise ValueError(f"expected one prompt per request, got {len(value)}")
+        value = value[0]
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("expected a text or a list of token ids")
+    for index, item in enumerate(value):
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise ValueError(f"expected token ids, number {index} is {shown(item)}")
+    return tuple(value)
+
+
+def content_text(value: object) -> str:
+    """`content` of a message: a text, or text parts, which become lines (as vLLM has it)."""
+    match value:
+        case str(text):
+            return text
+        case [_, *_] as parts:
+            return "\n".join(_part_text(index, part) for index, part in enumerate(parts))
+        case _:
+            raise ValueError("expected a text or a list of text parts")
+
+
+def _part_text(index: int, part: object) -> str:
+    match part:
+        case {"type": "text", "text": str(text), **others} if not others:
+            return text
+        case {"type": str(kind)} if kind != "text":
+            raise ValueError(f"expected text parts only, part {index} is of type {shown(kind)}")
+        case _:
+            raise ValueError(f'expected parts {{"type": "text", "text": …}}, part {index} differs')
+
+
+def shown(value: object) -> str:
+    """A value as JSON, cut to a length that fits into a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"

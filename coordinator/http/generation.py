@@ -1,0 +1,135 @@
+"""`/v1/chat/completions` and `/v1/completions`: from a body to an answer, whole or as a stream.
+
+The work for a request ends with its connection, also when the answer is not streamed.
+"""
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from coordinator.http.answers import CHAT, COMPLETION, Answer, Api
+from coordinator.http.event_stream import DONE, EventStream, event
+from coordinator.http.schemas import ChatCompletionBody, CompletionBody, parse
+from coordinator.http.wire import json_response, read_body, while_connected
+from coordinator.requests import Generation, GenerationRequest, GenerationStep, ServiceStatus
+from paceline.errors import NotFound
+
+
+class TextGenerator(Protocol):
+    """What answers requests: `coordinator.generator.Generator`, or a script in tests."""
+
+    @property
+    def model_name(self) -> str:
+        """Empty until a target has answered."""
+        ...
+
+    async def prepare(self, request: GenerationRequest) -> Generation:
+        """Admit a request, or raise a PacelineError."""
+        ...
+
+    def stream(self, generation: Generation) -> AsyncGenerator[GenerationStep, None]:
+        """The answer in steps; the last has a finish reason. Closing it cancels the work."""
+        ...
+
+    def status(self) -> ServiceStatus:
+        """The state of the service."""
+        ...
+
+
+async def chat_completion(generator: TextGenerator, request: Request) -> Response:
+    """Answer a conversation."""
+    body = parse(ChatCompletionBody, await read_body(request))
+    return await _respond(generator, request, body, CHAT)
+
+
+async def completion(generator: TextGenerator, request: Request) -> Response:
+    """Continue a text."""
+    body = parse(CompletionBody, await read_body(request))
+    return await _respond(generator, request, body, COMPLETION)
+
+
+async def _respond(
+    generator: TextGenerator,
+    request: Request,
+    body: ChatCompletionBody | CompletionBody,
+    api: Api,
+) -> Response:
+    _check_model(generator, body.model)
+    answering = _Answering(generator, api, body, body.to_request(uuid.uuid4().hex))
+    headers = _store_headers(generator.status())
+    if body.stream:
+        return EventStream(answering.events(), headers)
+    answer = await while_connected(request.receive, answering.whole())
+    return json_response(answer, headers=headers)
+
+
+class _Answering:
+    """One request on its way."""
+
+    def __init__(
+        self,
+        generator: TextGenerator,
+        api: Api,
+        body: ChatCompletionBody | CompletionBody,
+        request: GenerationRequest,
+    ) -> None:
+        self._generator = generator
+        self._api = api
+        self._body = body
+        self._request = request
+
+    async def whole(self) -> dict[str, object]:
+        """The answer in one piece."""
+        generation = await self._generator.prepare(self._request)
+        async with aclosing(self._generator.stream(generation)) as stream:
+            steps = [step async for step in stream]
+        return self._answer(generation).whole(steps)
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The answer as events. Their ids count tokens, so that a client knows how far it is."""
+        generation = await self._generator.prepare(self._request)
+        answer = self._answer(generation)
+        is_first = True
+        num_committed = 0
+        async with aclosing(self._generator.stream(generation)) as steps:
+            async for step in steps:
+                if is_first and self._api.is_chat:
+                    yield event(answer.opening_chunk(), 0)
+                    is_first = False
+                if step.text or step.finish_reason or self._body.return_token_ids:
+                    num_committed = step.num_committed_tokens
+                    yield event(answer.chunk(step, is_first), num_committed)
+                    is_first = False
+        if self._body.include_usage:
+            yield event(answer.usage_chunk(), num_committed)
+        yield DONE
+
+    def _answer(self, generation: Generation) -> Answer:
+        return Answer(
+            api=self._api,
+            generation=generation,
+            model=self._generator.model_name,
+            return_token_ids=self._body.return_token_ids,
+            include_usage=self._body.stream and self._body.include_usage,
+        )
+
+
+def _check_model(generator: TextGenerator, model: str | None) -> None:
+    """Without a target nothing is known yet, and `prepare` says so."""
+    served = generator.model_name
+    if served and model is not None and model != served:
+        raise NotFound(f"model: {model!r} is not served here; expected {served!r}", "model")
+
+
+def is_store_degraded(status: ServiceStatus) -> bool:
+    """Whether Redis is wanted but out of reach."""
+    return status.session_store.startswith("redis (")
+
+
+def _store_headers(status: ServiceStatus) -> dict[str, str]:
+    """Tells that a resume at another coordinator would not find the request."""
+    return {"x-paceline-session-store": "memory"} if is_store_degraded(status) else {}

@@ -1,0 +1,270 @@
+"""Bodies of requests: what is read, what is refused, and by which name."""
+
+import json
+from typing import Any
+
+import pytest
+
+from coordinator.http.schemas import ChatCompletionBody, CompletionBody, parse
+from coordinator.requests import ChatMessage, GenerationRequest, Speculation
+from paceline.errors import InvalidRequest
+
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def chat(**parameters: Any) -> GenerationRequest:
+    return parse(ChatCompletionBody, json.dumps(HELLO | parameters).encode()).to_request("id")
+
+
+def completion(**parameters: Any) -> GenerationRequest:
+    body = json.dumps({"prompt": "hi"} | parameters).encode()
+    return parse(CompletionBody, body).to_request("id")
+
+
+def refusal(endpoint: Any, **parameters: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as error:
+        endpoint(**parameters)
+    return error.value
+
+
+def test_absent_parameters_have_their_defaults() -> None:
+    messages = (ChatMessage("user", "hi"),)
+    assert chat() == GenerationRequest("id", messages)
+    assert completion() == GenerationRequest("id", "hi", max_tokens=16)
+
+
+def test_every_supported_parameter_arrives() -> None:
+    request = chat(
+        max_tokens=7,
+        min_tokens=2,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.1,
+        seed=-1,
+        stop=["a", "b"],
+        stop_token_ids=[5, 6],
+        ignore_eos=True,
+        logit_bias={"421": -100, "33": 1.5},
+        speculation={"method": "prompt-lookup", "num_speculative_tokens": 3},
+        session_id="s",
+    )
+    assert request == GenerationRequest(
+        request_id="id",
+        prompt=(ChatMessage("user", "hi"),),
+        max_tokens=7,
+        min_tokens=2,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=40,
+        min_p=0.1,
+        seed=2**64 - 1,
+        stop=("a", "b"),
+        stop_token_ids=(5, 6),
+        ignore_eos=True,
+        logit_bias=((421, -100.0), (33, 1.5)),
+        speculation=Speculation("prompt-lookup", 3),
+        session_id="s",
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [("a", "a"), (["a"], "a"), ([1, 2], (1, 2)), ([[1, 2]], (1, 2)), ("", ""), ([], ())],
+)
+def test_a_prompt_comes_as_text_or_ids_by_itself_or_in_a_list(prompt: Any, expected: Any) -> None:
+    assert completion(prompt=prompt).prompt == expected
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"), [("x", ("x",)), (["x"], ("x",)), ([], ()), (None, ())]
+)
+def test_stop_comes_as_text_list_or_null(stop: Any, expected: Any) -> None:
+    assert chat(stop=stop).stop == expected
+
+
+def test_messages_come_as_text_or_text_parts_of_the_known_roles() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [
+        {"role": "developer", "content": "d"},
+        {"role": "system", "content": ""},
+        {"role": "assistant", "content": "x", "tool_calls": None, "refusal": None},
+        {"role": "user", "content": parts},
+    ]
+    assert chat(messages=messages).prompt == (
+        ChatMessage("system", "d"),
+        ChatMessage("system", ""),
+        ChatMessage("assistant", "x"),
+        ChatMessage("user", "a\nb"),
+    )
+
+
+@pytest.mark.parametrize(
+    "neutral",
+    [
+        {"n": 1},
+        {"logprobs": False, "top_logprobs": 0},
+        {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.0},
+        {"response_format": {"type": "text"}},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
+        {"stream": False, "user": "me", "store": False, "service_tier": "auto"},
+        {"top_k": -1, "stop_token_ids": [], "logit_bias": {}},
+        {"speculation": {"num_speculative_tokens": None}},
+        {"n": None, "prediction": None, "temperature": None, "no_such": None},
+    ],
+)
+def test_values_that_ask_for_nothing_change_nothing(neutral: dict[str, Any]) -> None:
+    assert chat(**neutral) == chat()
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("n", 2),
+        ("n", 0),
+        ("n", True),
+        ("logprobs", True),
+        ("logprobs", 0),
+        ("top_logprobs", 2),
+        ("presence_penalty", 0.5),
+        ("presence_penalty", False),
+        ("frequency_penalty", -1),
+        ("repetition_penalty", 1.1),
+        ("response_format", {"type": "json_object"}),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("prediction", {"type": "content", "content": "x"}),
+        ("echo", True),
+        ("best_of", 2),
+        ("suffix", "x"),
+        ("reasoning_effort", "low"),
+        ("no_such_parameter", 1),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(parameter: str, value: Any) -> None:
+    for endpoint in (chat, completion):
+        error = refusal(endpoint, **{parameter: value})
+        assert error.field == parameter
+        assert error.message.startswith(f"{parameter}: is ")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "message"),
+    [
+        ("temperature", 2.5, "temperature: is 2.5; expected less than or equal to 2"),
+        ("temperature", -0.1, "expected greater than or equal to 0"),
+        ("temperature", "1", 'temperature: is "1"; expected a valid number'),
+        ("temperature", True, "expected a valid number"),
+        ("temperature", 10**400, "expected a valid number"),
+        ("top_p", 0, "expected greater than 0"),
+        ("top_p", 1.1, "expected less than or equal to 1"),
+        ("top_k", -2, "expected greater than or equal to -1"),
+        ("top_k", 2.0, "expected a valid integer"),
+        ("min_p", 2, "expected less than or equal to 1"),
+        ("seed", 2**64, "expected less than 18446744073709551616"),
+        ("max_tokens", 0, "expected greater than or equal to 1"),
+        ("min_tokens", -1, "expected greater than or equal to 0"),
+        ("stop", "", "expected texts of 1 to 4096 characters"),
+        ("stop", [""], "expected texts of 1 to 4096 characters"),
+        ("stop", ["a"] * 5, "expected at most 4 texts"),
+        ("stop", [1], "expected a text or a list of texts"),
+        ("stop", ["x" * 5000], "expected texts of 1 to 4096 characters"),
+        ("stop_token_ids", 5, "expected a valid list"),
+        ("logit_bias", [], "expected an object from token ids to numbers"),
+        ("logit_bias", {"x": 1}, 'expected token ids as keys, one is "x"'),
+        ("logit_bias", {"-1": 1}, "expected token ids as keys"),
+        ("logit_bias", {"²": 1}, "expected token ids as keys"),
+        ("logit_bias", {"5": 101}, "expected values from -100 to 100, that of 5 is 101"),
+        ("logit_bias", {"5": None}, "expected values from -100 to 100, that of 5 is null"),
+        ("stream", "yes", "expected a valid boolean"),
+        ("session_id", "", "at least 1 character"),
+        ("speculation", "off", 'speculation: is "off"; expected an object'),
+        ("stream_options", {"include_usage": True}, "only allowed together with stream: true"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_was_expected(
+    parameter: str, value: Any, message: str
+) -> None:
+    for endpoint in (chat, completion):
+        error = refusal(endpoint, **{parameter: value})
+        assert error.field == parameter
+        assert message in error.message
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": ["hi"]}, "messages[0]"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "x", "name": "y"}]}, "messages[0].name"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]},
+            "messages[0].content",
+        ),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens"),
+        ({"speculation": {"methd": "off"}}, "speculation.methd"),
+        (
+            {"speculation": {"num_speculative_tokens": -1}},
+            "speculation.num_speculative_tokens",
+        ),
+        ({"stop_token_ids": [1, -2]}, "stop_token_ids[1]"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+        ),
+        ({"prompt": "x"}, "prompt"),
+    ],
+)
+def test_a_chat_is_refused_by_the_place_that_is_wrong(
+    parameters: dict[str, Any], field: str
+) -> None:
+    assert refusal(chat, **parameters).field == field
+
+
+@pytest.mark.parametrize(
+    "prompt", [["a", "b"], [[1], [2]], [["a"]], [1, "a"], [1, True], [1.0], {}, 5, None]
+)
+def test_several_prompts_or_none_are_refused(prompt: Any) -> None:
+    assert refusal(completion, prompt=prompt).field == "prompt"
+
+
+def test_the_two_names_of_the_token_limit_may_agree() -> None:
+    assert chat(max_completion_tokens=4).max_tokens == 4
+    assert chat(max_tokens=4, max_completion_tokens=4).max_tokens == 4
+    assert refusal(completion, max_completion_tokens=4).field == "max_completion_tokens"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"nope",
+        b"[]",
+        b"3",
+        b'{"prompt": NaN}',
+        b'{"prompt": "\xff"}',
+        b'{"prompt": "\\ud800"}',
+        b"[" * 100_000,
+        b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="^the body is"):
+        parse(CompletionBody, data)
+
+
+def test_a_number_beyond_all_floats_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="temperature: is Infinity; expected a finite number"):
+        parse(CompletionBody, b'{"prompt": "x", "temperature": 1e999}')
