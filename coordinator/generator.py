@@ -270,11 +270,12 @@ class Generator:
         limit = self._limits.num_speculative_tokens if number is None else number
         if wanted.method == "off" or limit == 0:
             return PlainDecoding()
-        if drafter is not None and number is not None:
-            return ExactSpeculation(number)
         drafts = self._pool.ready_drafts(drafter)
         name = drafts[0].info.drafter if drafts and drafts[0].info else ""
-        return AdaptiveSpeculation(self._shared_experience(name), limit)
+        shared = self._shared_experience(name)
+        if drafter is not None and number is not None:
+            return ExactSpeculation(shared, number)
+        return AdaptiveSpeculation(shared, limit)
 
     def _shared_experience(self, drafter: str) -> SharedExperience:
         if drafter not in self._experience:

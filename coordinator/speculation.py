@@ -29,7 +29,7 @@ MAX_MISSES = 3
 """Proposals that may fail in a row before the draft is left alone for a while."""
 FIRST_PAUSE_ROUNDS = 32
 EXACT_TIMEOUT_S = 1.0
-"""Longest wait for a number of drafts that the request asked for."""
+"""Least patience with a draft whose number of tokens the request asked for."""
 SHORTEST_TIMEOUT_S = 0.02
 """No proposal is given up sooner: less is within the noise of a busy machine."""
 SHARED_DECAY = 0.995
@@ -116,6 +116,12 @@ class SharedExperience:
     costs: CostModel
     acceptance: Acceptance = field(default_factory=Acceptance)
 
+    def observe_pass(self, sequence: Sequence, committed: Committed) -> None:
+        """Learn what a pass costs, unless it was a prefill."""
+        timing = committed.timing
+        if timing.pass_rows and sequence.num_new_tokens > len(committed.token_ids):
+            self.costs.record_pass(timing.pass_rows, len(sequence.log), timing.compute_us / 1e6)
+
     def prior(self, position: int) -> float:
         """Chance of acceptance at a position for a sequence that is new."""
         return self.acceptance.rate(position, FIRST_GUESS, prior_weight=4.0)
@@ -135,7 +141,8 @@ class PlainDecoding:
 class ExactSpeculation:
     """The number of drafts that the request asked for, in every round."""
 
-    def __init__(self, num_speculative_tokens: int) -> None:
+    def __init__(self, shared: SharedExperience, num_speculative_tokens: int) -> None:
+        self._shared = shared
         self._num_drafts = num_speculative_tokens
         self._patience = _Patience()
 
@@ -143,11 +150,14 @@ class ExactSpeculation:
         """The next round."""
         if self._patience.is_pausing():
             return RoundPlan(0, 1, 0.0)
-        return RoundPlan(self._num_drafts, 1, EXACT_TIMEOUT_S)
+        # A draft as slow as the target, four times over, is still what was asked for.
+        slowest_s = 4 * self._num_drafts * self._shared.costs.pass_s(1, len(sequence.log))
+        return RoundPlan(self._num_drafts, 1, max(EXACT_TIMEOUT_S, slowest_s))
 
     def observe(self, sequence: Sequence, committed: Committed) -> None:
         """Notice a draft that does not answer."""
         self._patience.observe(committed)
+        self._shared.observe_pass(sequence, committed)
 
 
 class AdaptiveSpeculation:
@@ -189,15 +199,13 @@ class AdaptiveSpeculation:
             self._acceptance.record(num_drafts, num_accepted, DECAY)
             self._shared.acceptance.record(num_drafts, num_accepted, SHARED_DECAY)
         self._num_plain = 0 if propose is not None else self._num_plain + len(committed.token_ids)
-        self._observe_pass(sequence, committed)
+        self._observe_batch(sequence, committed)
 
-    def _observe_pass(self, sequence: Sequence, committed: Committed) -> None:
+    def _observe_batch(self, sequence: Sequence, committed: Committed) -> None:
+        self._shared.observe_pass(sequence, committed)
         timing = committed.timing
-        is_prefill = sequence.num_new_tokens <= len(committed.token_ids)
-        if is_prefill or timing.pass_rows == 0:
+        if timing.pass_rows == 0:
             return
-        compute_s = timing.compute_us / 1e6
-        self._shared.costs.record_pass(timing.pass_rows, len(sequence.log), compute_s)
         self._mean_committed += 0.1 * (len(committed.token_ids) - self._mean_committed)
         other_rows = timing.pass_rows - 1 - committed.num_draft_tokens
         self._other_rows += 0.2 * (other_rows - self._other_rows)

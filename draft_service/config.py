@@ -20,10 +20,10 @@ class DraftSettings(Settings):
     empty for the bundled one. `prompt-lookup` has none."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and KV cache. `auto`: float32 on a CPU, bfloat16 on a GPU."""
+    """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model runs. `auto`: a GPU if there is one."""
+    """Where the model runs. This version runs models on CPUs, whatever `auto` might mean later."""
 
     kv_cache_tokens: Count | None = None
     """Room for the KV of so many tokens, all sequences together. Unset: chosen from the memory

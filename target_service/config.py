@@ -13,10 +13,10 @@ class TargetSettings(Settings):
     tests. Empty: the bundled SmolLM2-135M-Instruct, so that a first start needs no network."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and KV cache. `auto`: float32 on a CPU, bfloat16 on a GPU."""
+    """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model runs. `auto`: a GPU if there is one."""
+    """Where the model runs. This version runs models on CPUs, whatever `auto` might mean later."""
 
     max_model_len: Count | None = None
     """Longest sequence in tokens, prompt and answer together. Unset: what the model was made

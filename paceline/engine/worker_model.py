@@ -13,6 +13,7 @@ from paceline.engine.model import LanguageModel
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.engine.table_tokenizer import table_tokenizer_files
 from paceline.engine.tokenizer_files import TokenizerFile, tokenizer_digest
+from paceline.errors import InvalidConfig
 from paceline.rounds import PassCost
 
 KV_SHARE_OF_MEMORY = 0.25
@@ -79,12 +80,14 @@ def _transformer_model(settings: ModelSettings, max_model_len: int | None) -> Wo
     from paceline.engine.loading import load_model
     from paceline.engine.transformer import TransformerModel
 
+    if settings.device == "cuda":
+        raise InvalidConfig("device is 'cuda'; this version runs models exactly on 'cpu' only")
     if settings.num_threads is not None:
         torch.set_num_threads(settings.num_threads)
     loaded = load_model(
         settings.model or DEFAULT_MODEL,
-        dtype=settings.dtype,
-        device=settings.device,
+        dtype="float32" if settings.dtype == "auto" else settings.dtype,
+        device="cpu",
         max_model_len=max_model_len,
         cache_dir=Path(settings.cache_dir).expanduser() if settings.cache_dir else None,
     )
