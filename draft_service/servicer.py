@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from paceline.engine.device_worker import DeviceWorker
-from paceline.round_stream import serve_rounds
+from paceline.engine.round_stream import serve_rounds
 from paceline.rounds import ProposeResult, ProposeRound, WorkerInfo, WorkerLoad
 from paceline.v1 import draft_pb2, draft_pb2_grpc
 from paceline.wire import (

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import httpx
 
@@ -22,12 +22,22 @@ class ApiError(PacelineError):
     """The server cannot be reached, refused the request, or broke off in mid-answer."""
 
 
+class Chunk(NamedTuple):
+    """Tokens that came together."""
+
+    seconds: float
+    """Since the request was sent."""
+    num_tokens: int
+
+
 @dataclass(slots=True)
 class Answer:
     """One answer, and how it came about. Grows while it is streamed."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    """When which of `token_ids` came; like these only if the request asks for token ids."""
     finish_reason: str = ""
     """`stop` or `length`; empty as long as it is not finished."""
     num_prompt_tokens: int = 0
@@ -172,5 +182,7 @@ def _take(event: Mapping[str, Any], answer: Answer) -> str:
             answer.time_to_first_token_s = answer.seconds
         answer.text += text
         answer.token_ids += new_ids
+        if new_ids:
+            answer.chunks.append(Chunk(answer.seconds, len(new_ids)))
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
     return text

@@ -36,10 +36,7 @@ class ServeSettings(Settings):
     """Draft processes."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and KV cache. `auto`: float32 on a CPU, bfloat16 on a GPU."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the models run. `auto`: a GPU if there is one."""
+    """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX."""
 
     max_model_len: Count | None = None
     """Longest sequence in tokens, prompt and answer together. Unset: what the model was made

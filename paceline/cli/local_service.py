@@ -143,7 +143,6 @@ class LocalService:
         settings = self._settings
         values: dict[str, Any] = {
             "dtype": settings.dtype,
-            "device": settings.device,
             "kv_cache_tokens": settings.kv_cache_tokens,
             "cache_dir": settings.cache_dir or None,
             "port": int(address.rpartition(":")[2]),
