@@ -183,7 +183,9 @@ class SharedStore:
                     await self._wait_for_return()
                 else:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._changed.wait(), _IDLE_PROBE_S)
+                        # Not `wait_for`, which can swallow a cancellation (before Python 3.12).
+                        async with asyncio.timeout(_IDLE_PROBE_S):
+                            await self._changed.wait()
                     await asyncio.sleep(_FLUSH_INTERVAL_S)
                     await self._flush()
             except Away:

