@@ -165,3 +165,9 @@ def test_nothing_stops_the_first_min_tokens() -> None:
     assert (answer.text, answer.token_ids) == ("111", [ONE] * 5)
     answer = Answer(TextStream(tokenizer, (), [EOS], 2), [EOS, EOS, EOS, ONE], [4])
     assert answer.token_ids == [EOS] * 3
+
+
+def test_a_stop_in_the_last_half_character_cuts_the_text_unless_nothing_may_stop_there() -> None:
+    for min_tokens, text in ((0, ""), (1, "\ufffd")):
+        stream = TextStream(smollm2_tokenizer(), ["\ufffd"], (), min_tokens)
+        assert Answer(stream, [HALF_SMILE]).text == text
