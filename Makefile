@@ -17,8 +17,8 @@ setup: .venv/.installed .venv/.redis  ## Make .venv with everything in it, the d
 
 demo: setup  ## Show an answer made by three services, and the same one without speculation
 	@echo "==> One answer from coordinator, draft and target; then the same without drafts"
-	paceline generate --compare --max-tokens 96 \
-	    "List the days of the week, and say one thing that people like to do on each day." $(ARGS)
+	paceline generate --compare --max-tokens 128 $(ARGS) "Write a Python class Point with x and y \
+	and the methods add, subtract, scale and distance."
 
 serve: setup  ## Start the service on this machine (ARGS='--http-port 8080 …')
 	paceline serve $(ARGS)
@@ -44,6 +44,7 @@ format: setup  ## Put the code in shape
 	ruff check --fix .
 	ruff format .
 	buf format --write
+	python tests/test_readme.py  # its table of options
 
 protos: setup  ## Generate paceline/v1 from protos/
 	sh protos/generate.sh

@@ -33,8 +33,9 @@ START_TIMEOUT_S = 1800.0
 """Ample for the download of a large model; a process that fails is noticed at once."""
 DRAIN_S = 10.0
 """How long running answers may take to end after Ctrl-C."""
-GRACE_S = 5.0
-"""How much longer than that a process may take to end."""
+GRACE_S = 10.0
+"""How much longer than that a process may take to end: Python and torch alone take seconds on a
+busy machine."""
 IN_MEMORY = "Sessions are kept in the coordinator's memory"
 DEFAULT_MAX_SPECULATIVE_TOKENS = 16
 
