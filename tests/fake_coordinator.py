@@ -1,14 +1,20 @@
 """A small HTTP server that speaks the coordinator's API, for tests of its clients."""
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 SPECULATION = {
     "num_target_passes": 2,
+    "num_committed_tokens": 3,
     "tokens_per_target_pass": 1.5,
+    "num_spec_steps": 1,
     "num_draft_tokens": 4,
     "num_accepted_draft_tokens": 1,
+    "acceptance_histogram": [0, 1, 0, 0, 0],
 }
 STATUS = {
     "ready": True,
@@ -27,7 +33,7 @@ STATUS = {
         }
     ],
     "num_running": 1,
-    "stats": {**SPECULATION, "num_committed_tokens": 3},
+    "stats": SPECULATION,
     "session_store": "memory",
 }
 
@@ -47,6 +53,17 @@ class FakeCoordinator(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
+
+
+@contextmanager
+def running_fake_coordinator() -> Iterator[FakeCoordinator]:
+    """One that answers while the context lasts."""
+    with FakeCoordinator() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 class Handler(BaseHTTPRequestHandler):

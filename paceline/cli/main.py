@@ -6,6 +6,7 @@ import typer
 
 from paceline import __version__
 from paceline.cli import terminal
+from paceline.cli.bench.command import bench
 from paceline.cli.chat import chat
 from paceline.cli.generate import generate
 from paceline.cli.serve import serve
@@ -27,6 +28,7 @@ app.command()(serve)
 app.command()(generate)
 app.command()(chat)
 app.command()(status)
+app.command()(bench)
 
 
 @app.command()

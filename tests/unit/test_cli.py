@@ -7,13 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from fake_coordinator import SPECULATION, STATUS, FakeCoordinator
+from fake_coordinator import SPECULATION, STATUS, FakeCoordinator, running_fake_coordinator
 
 from paceline import __version__
 from paceline.cli import terminal
@@ -24,12 +23,8 @@ from paceline.cli.main import main
 
 @pytest.fixture
 def coordinator() -> Iterator[FakeCoordinator]:
-    with FakeCoordinator() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with running_fake_coordinator() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 class Result(NamedTuple):

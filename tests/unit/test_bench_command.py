@@ -1,0 +1,170 @@
+"""`paceline bench` against a small HTTP server: what it asks, in which order, and how it ends."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_coordinator import SPECULATION, FakeCoordinator, running_fake_coordinator
+from typer.testing import CliRunner, Result
+
+from paceline.cli.main import app
+from paceline.errors import PacelineError
+
+NUM_WARM_UPS = 2
+
+
+@pytest.fixture
+def coordinator() -> Iterator[FakeCoordinator]:
+    with running_fake_coordinator() as server:
+        yield server
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    lines = [
+        {"question_id": 1, "category": "writing", "turns": ["one"]},
+        {"question_id": 2, "category": "qa", "turns": ["two"]},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def bench(prompts: Path, coordinator: FakeCoordinator, *args: str) -> Result:
+    command = ["bench", str(prompts), "--url", coordinator.url, *args]
+    return CliRunner().invoke(app, command)
+
+
+def asked(body: dict[str, Any]) -> tuple[str, str]:
+    """A request's prompt, and in which mode it was asked."""
+    mode = "prompt" if body["max_tokens"] == 1 else body["speculation"]["method"]
+    return body["messages"][0]["content"], mode
+
+
+def test_modes_take_turns_at_each_question(prompts: Path, coordinator: FakeCoordinator) -> None:
+    result = bench(prompts, coordinator)
+    assert result.exit_code == 0, result.output
+    turns = ["prompt", "off", "auto", "off", "auto"]
+    assert [asked(body) for body in coordinator.bodies[NUM_WARM_UPS:]] == [
+        *(("one", mode) for mode in turns),
+        *(("two", mode) for mode in turns),
+    ]
+    assert coordinator.bodies[-1] == {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "two"}],
+        "max_tokens": 128,
+        "temperature": 0.0,
+        "seed": 0,
+        "return_token_ids": True,
+        "speculation": {"method": "auto"},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_with_several_clients_modes_take_turns_at_each_batch(
+    tmp_path: Path, coordinator: FakeCoordinator
+) -> None:
+    path = tmp_path / "nine.txt"
+    path.write_text("\n".join(map(str, range(9))))
+    result = bench(path, coordinator, "--concurrency", "2", "--repeats", "1", "--json")
+    assert result.exit_code == 0, result.output
+    modes = [asked(body)[1] for body in coordinator.bodies[NUM_WARM_UPS:]]
+    assert modes == [*["prompt"] * 8, *["off"] * 8, *["auto"] * 8, "prompt", "off", "auto"]
+    throughput = json.loads(result.stdout)["throughput"]
+    assert throughput["off"] > 0
+    assert throughput["on"] > 0
+
+
+def test_what_is_measured_can_be_chosen(prompts: Path, coordinator: FakeCoordinator) -> None:
+    chosen = ["--method", "prompt-lookup", "--num-speculative-tokens", "3", "--raw"]
+    chosen += ["--categories", "qa", "--seed", "4", "--temperature", "0.5", "--repeats", "1"]
+    result = bench(prompts, coordinator, *chosen)
+    assert result.exit_code == 0, result.output
+    off, on = coordinator.bodies[-2:]
+    assert (on["prompt"], on["seed"], on["temperature"]) == ("two", 4, 0.5)
+    assert on["speculation"] == {"method": "prompt-lookup", "num_speculative_tokens": 3}
+    assert off == on | {"speculation": {"method": "off"}}
+
+
+def test_tables_have_a_line_for_each_group_and_one_for_all(
+    prompts: Path, coordinator: FakeCoordinator
+) -> None:
+    result = bench(prompts, coordinator)
+    first_words = [line.split()[:2] for line in result.stdout.splitlines() if line.strip()]
+    for row in (["mt", "1"], ["qa", "1"], ["overall", "2"]):
+        assert row in first_words
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "Texts and token ids are equal in 2 of 2." in result.stderr
+
+
+def test_the_document_has_each_request_and_how_it_came_about(
+    prompts: Path, coordinator: FakeCoordinator, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.json"
+    result = bench(prompts, coordinator, "--output", str(output), "--json")
+    document = json.loads(result.stdout)
+    assert json.loads(output.read_text()) == document
+    assert [group["group"] for group in document["groups"]] == ["mt", "qa"]
+    assert document["overall"]["on"]["tokens_per_target_pass"] == 1.5
+    assert document["overall"]["acceptance_by_position"] == [1.0, 0.0, 0.0, 0.0]
+    assert document["server"]["model"] == "tiny"
+    assert document["machine"]["cores"] >= 1
+    assert document["versions"]["paceline"]
+    assert document["command"][0] == "paceline"
+    rows = document["rows"]
+    assert [row["mode"] for row in rows[:5]] == ["prompt", "off", "on", "off", "on"]
+    assert rows[2]["speculative_decoding"] == SPECULATION
+    assert (rows[2]["text"], rows[2]["token_ids"]) == ("Hello", [1, 2, 3])
+    assert [count for _, count in rows[2]["chunks"]] == [1, 2]
+    first, last = (seconds for seconds, _ in rows[2]["chunks"])
+    assert rows[2]["time_per_token_s"] == pytest.approx((last - first) / 2)
+
+
+def test_a_refused_request_is_shown_and_gives_status_1(
+    prompts: Path, coordinator: FakeCoordinator
+) -> None:
+    result = bench(prompts, coordinator, "--max-tokens", "13", "--repeats", "1")
+    assert result.exit_code == 1
+    assert "Question 1 (off) failed:" in result.stderr
+    assert "answered 400: max_tokens is 13, expected luck" in result.stderr
+    assert "4 requests failed" in result.stderr
+
+
+def test_chunks_that_do_not_add_up_to_the_usage_are_a_failure(
+    prompts: Path, coordinator: FakeCoordinator
+) -> None:
+    coordinator.pieces = [("Hel", [1]), ("lo", [2])]
+    result = bench(prompts, coordinator, "--repeats", "1")
+    assert result.exit_code == 1
+    assert "the chunks hold 2 token ids, but usage.completion_tokens is 3" in result.stderr
+
+
+@pytest.mark.parametrize("pieces", [[("Help", [1, 2, 3])], [("Hello", [1, 2, 4])]])
+def test_an_answer_that_speculation_changed_gives_status_1(
+    prompts: Path, coordinator: FakeCoordinator, pieces: list[tuple[str, list[int]]]
+) -> None:
+    coordinator.plain_pieces = pieces
+    result = bench(prompts, coordinator)
+    assert result.exit_code == 1
+    assert "The answers DIFFER between requests: questions 1, 2." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--method", "off"], "--method is 'off'"),
+        (["--categories", "rag"], "--categories has 'rag', expected of mt, qa, writing"),
+        (["--output", "/nowhere/out.json"], "--output /nowhere/out.json cannot be written"),
+        (["--model", "m"], "--model contradicts --url"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_asked(
+    prompts: Path, coordinator: FakeCoordinator, args: list[str], expected: str
+) -> None:
+    result = bench(prompts, coordinator, *args)
+    assert isinstance(result.exception, PacelineError)
+    assert expected in result.exception.message
+    assert coordinator.bodies == []
