@@ -4,16 +4,15 @@ from functools import cache
 from pathlib import Path
 
 from coordinator.tokenizer import Tokenizer
-from paceline.engine.default_model import default_model_directory
+from paceline.engine.default_model import DEFAULT_MODEL
+from paceline.engine.model_directory import resolve_model
 from paceline.engine.table_tokenizer import table_tokenizer_files
 from paceline.engine.tokenizer_files import read_tokenizer_files
-
-CACHE_DIR = Path.home() / ".cache" / "paceline"
 
 
 def smollm2_directory() -> Path:
     """The checkpoint of the default model."""
-    return default_model_directory(CACHE_DIR)
+    return resolve_model(DEFAULT_MODEL)
 
 
 @cache
