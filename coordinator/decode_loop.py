@@ -51,6 +51,14 @@ class Committed:
     elapsed_s: float
     """From sending the round, or from the pass before in the same round, to this result."""
     propose: ProposeOutcome | None
+    since_last_s: float
+    """From the result before, or from the start of the sequence, to this result."""
+
+    @property
+    def overhead_s(self) -> float:
+        """What coordinator, wire and waiting added to the computing of target and draft."""
+        propose_us = self.propose.timing.compute_us if self.propose else 0
+        return self.since_last_s - (self.timing.compute_us + propose_us) / 1e6
 
 
 class Speculation(Protocol):
@@ -79,6 +87,7 @@ async def decode(
     """Yield each pass's committed tokens until the sequence ends; closing it frees the workers."""
     target = TargetLink(sequence, await workers.target(None))
     drafting = _Drafting(sequence, workers)
+    last = perf_counter()
     try:
         while not sequence.has_ended:
             plan = speculation.plan(sequence)
@@ -97,8 +106,9 @@ async def decode(
                             timing=result.timing,
                             elapsed_s=now - sent,
                             propose=proposal,
+                            since_last_s=now - last,
                         )
-                        sent, proposal = now, None
+                        sent, last, proposal = now, now, None
                         speculation.observe(sequence, committed)
                         yield committed
             except WorkerLost:

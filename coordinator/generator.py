@@ -235,6 +235,7 @@ class Generator:
         num_drafts, num_accepted = committed.num_draft_tokens, committed.num_accepted_tokens
         generation.stats.record_pass(num_drafts, num_accepted, num_tokens)
         self._metrics.pass_committed(num_drafts, num_accepted, num_tokens)
+        self._metrics.round_overhead.observe(committed.overhead_s)
         if committed.propose is not None and committed.propose.failure:
             self._metrics.draft_failed(committed.propose.failure)
 

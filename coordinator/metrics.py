@@ -29,6 +29,11 @@ _REQUEST_BUCKETS = (
     *(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64),
     *(1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
 )
+# Fine enough for the median of a busy service, which is about a millisecond.
+_OVERHEAD_BUCKETS = (
+    *(tenth / 10_000 for tenth in range(1, 21)),
+    *(0.0025, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1),
+)
 
 
 class Metrics:
@@ -73,6 +78,11 @@ class Metrics:
             "time_per_output_token",
             "Mean time per token of an answer, the first token left out.",
             _TOKEN_BUCKETS,
+        )
+        self.round_overhead = self._histogram(
+            "round_overhead",
+            "From one result of a sequence to the next, without the computing of target and draft.",
+            _OVERHEAD_BUCKETS,
         )
         self.request_latency = self._histogram(
             "e2e_request_latency", "From admission to the end of the answer.", _REQUEST_BUCKETS

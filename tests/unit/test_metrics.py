@@ -2,7 +2,9 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.decode_loop import Committed, ProposeOutcome
 from coordinator.metrics import Metrics
+from paceline.rounds import NO_DRAFTS, RoundTiming
 
 
 def scraped(metrics: Metrics) -> dict[str, float]:
@@ -67,3 +69,21 @@ def test_two_coordinators_in_one_process_do_not_share_counts() -> None:
     one.draft_failed("timeout")
     assert scraped(one)["paceline_draft_failures_total{reason=timeout}"] == 1
     assert "paceline_draft_failures_total{reason=timeout}" not in scraped(other)
+
+
+def test_what_a_round_took_beside_computing_is_counted_to_a_tenth_of_a_millisecond() -> None:
+    propose = ProposeOutcome(NO_DRAFTS, 0.003, RoundTiming(queue_us=100, compute_us=2000))
+    committed = Committed(
+        token_ids=(1,),
+        num_draft_tokens=0,
+        num_accepted_tokens=0,
+        timing=RoundTiming(queue_us=200, compute_us=40_000),
+        elapsed_s=0.041,
+        propose=propose,
+        since_last_s=0.04325,
+    )
+    metrics = Metrics()
+    metrics.round_overhead.observe(committed.overhead_s)
+    values = scraped(metrics)
+    assert values["paceline_round_overhead_seconds_bucket{le=0.0012}"] == 0
+    assert values["paceline_round_overhead_seconds_bucket{le=0.0013}"] == 1
