@@ -68,7 +68,7 @@ class SpeculativeStats:
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
-    """`[j]`: rounds with drafts that accepted exactly j."""
+    """`[j]`: rounds with drafts that accepted exactly j, up to the most drafts of any round."""
     num_committed_tokens: int = 0
 
     @property
@@ -99,7 +99,7 @@ class SpeculativeStats:
         self.num_spec_steps += 1
         self.num_draft_tokens += num_draft_tokens
         self.num_accepted_draft_tokens += num_accepted
-        self._grow(num_accepted + 1)
+        self._grow(num_draft_tokens + 1)
         self.acceptance_histogram[num_accepted] += 1
 
     def add(self, other: "SpeculativeStats") -> None:

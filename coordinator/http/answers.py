@@ -131,8 +131,8 @@ class Answer:
 def speculative_decoding(stats: SpeculativeStats, num_spec_tokens: int = 0) -> dict[str, Any]:
     """vLLM's fields of that name, and how much a pass of the target brought.
 
-    `num_spec_tokens` is what was asked for, at least the most accepted in one round; the histogram
-    has a place for each number up to it.
+    `num_spec_tokens` is what was asked for, or the most drafts of any round if that is more; the
+    histogram has a place for each number up to it.
     """
     histogram = list(stats.acceptance_histogram)
     histogram += [0] * (num_spec_tokens + 1 - len(histogram))
