@@ -31,7 +31,6 @@ from coordinator.requests import (
     GenerationStep,
     ServiceStatus,
     SpeculativeStats,
-    WorkerStatus,
 )
 from coordinator.router import PlacedWorkers, Router
 from coordinator.sequence import RoundRefused, Sequence
@@ -42,13 +41,14 @@ from coordinator.speculation import (
     PlainDecoding,
     SharedExperience,
 )
+from coordinator.status import unready_reason, worker_statuses
 from coordinator.text_stream import TextStream
 from coordinator.tokenizer import Tokenizer
 from paceline.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from paceline.rounds import TokenLog, WorkerInfo
 from paceline.workers import WorkerLost
 from paceline.workers.pool import WorkerPool
-from paceline.workers.worker import Worker, fetch_tokenizer
+from paceline.workers.worker import fetch_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -173,13 +173,12 @@ class Generator:
 
     def status(self) -> ServiceStatus:
         """The state of the service."""
-        workers = (*self._pool.targets, *self._pool.drafts)
         reason = self._unready_reason()
         return ServiceStatus(
             ready=not reason,
             reason=reason,
             model=self.model_name,
-            workers=tuple(_worker_status(worker) for worker in workers),
+            workers=worker_statuses(self._pool),
             num_running=self._num_present,
             stats=self._stats,
             session_store=self._store.status,
@@ -287,12 +286,7 @@ class Generator:
     def _unready_reason(self) -> str:
         if self._is_draining:
             return "the coordinator is shutting down"
-        if self._pool.model is None or not self._pool.ready_targets():
-            reasons = [f"{worker.address}: {worker.reason}" for worker in self._pool.targets]
-            return "no target worker is ready (" + "; ".join(reasons) + ")"
-        if self._tokenizer is None:
-            return "the tokenizer is not loaded yet"
-        return ""
+        return unready_reason(self._pool, self._tokenizer is not None)
 
     def _must_be_ready(self) -> tuple[Tokenizer, WorkerInfo]:
         model, tokenizer = self._pool.model, self._tokenizer
@@ -304,17 +298,3 @@ class Generator:
         limit = self._limits.max_running_requests + self._limits.max_waiting_requests
         if self._num_present >= limit:
             raise Overloaded(f"{self._num_present} requests are running or waiting; try again")
-
-
-def _worker_status(worker: Worker) -> WorkerStatus:
-    info = worker.info
-    return WorkerStatus(
-        address=worker.address,
-        role=worker.role,
-        ready=worker.is_ready,
-        reason=worker.reason,
-        model=info.model if info else "",
-        drafter=info.drafter if info else "",
-        num_sequences=worker.load.num_sequences,
-        numerics=info.numerics if info else "",
-    )
