@@ -1,0 +1,32 @@
+"""The state of the workers in the words that users are shown."""
+
+from coordinator.requests import WorkerStatus
+from paceline.workers.pool import WorkerPool
+from paceline.workers.worker import Worker
+
+
+def unready_reason(pool: WorkerPool, has_tokenizer: bool) -> str:
+    """Why a request would not work now; empty when it would."""
+    if pool.model is None or not pool.ready_targets():
+        reasons = [f"{worker.address}: {worker.reason}" for worker in pool.targets]
+        return "no target worker is ready (" + "; ".join(reasons) + ")"
+    return "" if has_tokenizer else "the tokenizer is not loaded yet"
+
+
+def worker_statuses(pool: WorkerPool) -> tuple[WorkerStatus, ...]:
+    """All workers, targets first."""
+    return tuple(_status(worker) for worker in (*pool.targets, *pool.drafts))
+
+
+def _status(worker: Worker) -> WorkerStatus:
+    info = worker.info
+    return WorkerStatus(
+        address=worker.address,
+        role=worker.role,
+        ready=worker.is_ready,
+        reason=worker.reason,
+        model=info.model if info else "",
+        drafter=info.drafter if info else "",
+        num_sequences=worker.load.num_sequences,
+        numerics=info.numerics if info else "",
+    )
