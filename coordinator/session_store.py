@@ -57,7 +57,7 @@ class RedisLink:
 
     def __init__(self, url: str) -> None:
         self._client, *self._guides = _clients(url)
-        self._trouble = "unreachable"
+        self._trouble = "not connected yet"
         self._calls: set[asyncio.Task[Any]] = set()
 
     @property
@@ -129,18 +129,20 @@ class RedisLink:
     def _trip(self, error: BaseException) -> Away:
         trouble = _trouble(error)
         if trouble != self._trouble:
-            log.warning("Redis: %s; requests go on in memory (%r)", trouble, error)
+            log.warning("Redis: %s (%s); requests go on in memory", trouble, error)
         self._trouble = trouble
         return Away()
 
 
 def _trouble(error: BaseException) -> str:
-    if isinstance(error, exceptions.AuthenticationError) or "NOAUTH" in str(error):
+    if isinstance(error.__cause__, exceptions.RedisError):
+        error = error.__cause__  # what went wrong while connecting comes as a ConnectionError
+    if isinstance(error, exceptions.AuthenticationError):
         return "password refused"
     if isinstance(error, exceptions.NoPermissionError):
         return "permission refused"
     if isinstance(error, exceptions.ResponseError):
-        return str(error).splitlines()[0][:80]
+        return f"{type(error).__name__}: {error}"[:80].splitlines()[0]
     return "unreachable"
 
 

@@ -10,21 +10,25 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, astuple
+from dataclasses import astuple
 from itertools import islice
 from typing import Any, NoReturn, Protocol
 
 from coordinator.memory_store import RECORD_TTL_S, MemoryStore, taken
-from coordinator.record_scripts import ABSENT, CREATE, EXISTS, STALE, TAKEOVER, WRITE
-from coordinator.records import (
-    Lease,
-    Placement,
-    Resumption,
-    fresh_epoch,
-    pack_token_ids,
-    unpack_token_ids,
+from coordinator.record_scripts import (
+    ABSENT,
+    CREATE,
+    EXISTS,
+    STALE,
+    WRITE,
+    lease_of,
+    session_key,
+    takeover_command,
+    write_command,
 )
+from coordinator.records import Lease, Placement, Resumption, fresh_epoch
 from coordinator.requests import FinishReason, Generation
 from paceline.errors import Unavailable
 
@@ -66,6 +70,7 @@ class SharedStore:
         self._dirty: dict[Lease, None] = {}
         self._dirty_sessions: dict[str, Placement] = {}
         self._changed = asyncio.Event()
+        self._closing = False
         self._writer: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -81,7 +86,7 @@ class SharedStore:
     async def open(self, generation: Generation) -> Lease:
         lease = await self._memory.open(generation)
         try:
-            held = await self._ask(self._write(CREATE, lease))
+            held = await self._ask(write_command(CREATE, lease, self._ttl_ms))
         except Away:
             self._touch(lease)
             return lease
@@ -107,21 +112,21 @@ class SharedStore:
         held = self._memory.find(request_id)
         epoch = fresh_epoch(held.epoch if held else 0)
         try:
-            reply = await self._ask_takeover(request_id, epoch)
+            reply = await self._ask(takeover_command(request_id, epoch, self._ttl_ms))
             while isinstance(reply, int):
                 epoch = fresh_epoch(reply)
-                reply = await self._ask_takeover(request_id, epoch)
+                reply = await self._ask(takeover_command(request_id, epoch, self._ttl_ms))
         except Away:
             return self._take(request_id, epoch) or self._cannot_tell(request_id)
         held = self._memory.find(request_id)
         if reply is not None and (held is None or held.epoch < reply[0]):
-            return self._memory.adopt(_lease(request_id, epoch, *reply[1:]))
+            return self._memory.adopt(lease_of(request_id, epoch, reply))
         return self._take(request_id, epoch)
 
     async def affinity(self, session_id: str) -> Placement | None:
         if session_id not in self._dirty_sessions:
             with contextlib.suppress(Away):
-                stored = await self._ask(("GET", _session_key(session_id)))
+                stored = await self._ask(("GET", session_key(session_id)))
                 if stored is not None:
                     return Placement(*json.loads(stored))
         return await self._memory.affinity(session_id)
@@ -134,13 +139,14 @@ class SharedStore:
         self._changed.set()
 
     async def aclose(self) -> None:
+        self._closing = True
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait((self._writer,))
-        with contextlib.suppress(TimeoutError, Away):
-            async with asyncio.timeout(_CLOSE_BUDGET_S):
-                while self._dirty or self._dirty_sessions:
-                    await self._flush()
+        deadline = time.monotonic() + _CLOSE_BUDGET_S
+        with contextlib.suppress(Away):
+            while (self._dirty or self._dirty_sessions) and time.monotonic() < deadline:
+                await self._flush()
         await self._link.aclose()
 
     def _touch(self, lease: Lease) -> None:
@@ -159,10 +165,6 @@ class SharedStore:
             self._changed.set()  # wakes the writer, which then looks out for its return
             raise
 
-    async def _ask_takeover(self, request_id: str, epoch: int) -> Any:
-        keys = _keys(request_id)
-        return await self._ask(("EVAL", TAKEOVER, len(keys), *keys, epoch, self._ttl_ms))
-
     def _take(self, request_id: str, epoch: int) -> Resumption | None:
         resumption = self._memory.take(request_id, epoch)
         if resumption is not None:
@@ -177,13 +179,13 @@ class SharedStore:
         )
 
     async def _write_behind(self) -> None:
-        while True:
+        # A flag too: the `wait_for` inside redis can swallow a cancellation (before Python 3.12).
+        while not self._closing:
             try:
                 if self._link.trouble:
                     await self._wait_for_return()
                 else:
                     with contextlib.suppress(TimeoutError):
-                        # Not `wait_for`, which can swallow a cancellation (before Python 3.12).
                         async with asyncio.timeout(_IDLE_PROBE_S):
                             await self._changed.wait()
                     await asyncio.sleep(_FLUSH_INTERVAL_S)
@@ -210,7 +212,7 @@ class SharedStore:
         for session_id, placement in sessions.items():
             del self._dirty_sessions[session_id]
             value = json.dumps(astuple(placement))
-            commands.append(("SET", _session_key(session_id), value, "PX", self._ttl_ms))
+            commands.append(("SET", session_key(session_id), value, "PX", self._ttl_ms))
         try:
             if commands:
                 replies = await self._link.send(commands)
@@ -237,7 +239,7 @@ class SharedStore:
             del self._dirty[lease]
             if not lease.lost:
                 leases.append(lease)
-                commands.append(self._write(WRITE, lease))
+                commands.append(write_command(WRITE, lease, self._ttl_ms))
                 size += sum(len(part) for part in commands[-1] if isinstance(part, bytes))
         return leases, commands
 
@@ -252,53 +254,3 @@ class SharedStore:
             lease.num_recorded = min(held, len(lease.token_ids))
             if held < len(lease.token_ids):
                 self._touch(lease)
-
-    def _write(self, script: str, lease: Lease) -> tuple[Any, ...]:
-        keys = _keys(lease.request_id)
-        start = max(lease.num_recorded, 0)
-        placement = asdict(lease.placement)
-        return (
-            *("EVAL", script, len(keys), *keys),
-            *(lease.epoch, self._ttl_ms, start, pack_token_ids(lease.token_ids[start:])),
-            lease.body if lease.num_recorded < 0 else b"",
-            lease.finish_reason.value if lease.finish_reason else b"",
-            *("session", _name(lease.session_id)),
-            *(part for field in placement.items() for part in field),
-        )
-
-
-def _lease(
-    request_id: str,
-    epoch: int,
-    body: bytes,
-    packed: bytes | None,
-    finish_reason: bytes | None,
-    session_id: bytes | None,
-    *placement: bytes | None,
-) -> Lease:
-    """The lease of a record as `TAKEOVER` returns it."""
-    token_ids = unpack_token_ids(packed or b"")
-    return Lease(
-        request_id=request_id,
-        session_id=(session_id or b"").decode("utf-8", "surrogatepass"),
-        epoch=epoch,
-        body=body,
-        token_ids=token_ids,
-        finish_reason=FinishReason(finish_reason.decode()) if finish_reason else None,
-        placement=Placement(*((field or b"").decode() for field in placement)),
-        num_recorded=len(token_ids),
-    )
-
-
-def _keys(request_id: str) -> tuple[bytes, bytes, bytes]:
-    record = b"{paceline:" + _name(request_id) + b"}"
-    return record + b":request", record + b":tokens", record + b":meta"
-
-
-def _session_key(session_id: str) -> bytes:
-    return b"{paceline:session:" + _name(session_id) + b"}"
-
-
-def _name(client_given: str) -> bytes:
-    # A client's JSON may hold half of a surrogate pair, which strict UTF-8 refuses.
-    return client_given.encode("utf-8", "surrogatepass")
