@@ -1,0 +1,157 @@
+"""A causal language model from transformers as a `LanguageModel`.
+
+All sequences' tokens of a pass are concatenated, whatever their number, and run through the layers
+once; only attention looks at one sequence after the other. Logits are computed for the rows that
+are asked for. Knows nothing about drafts and acceptance, and nothing about where a model came from.
+
+Invariant: `LanguageModel`'s, a row of logits has the same bits however it was computed. It holds on
+the thread count that the model was loaded with, which is checked in every pass.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from paceline.engine.attention import AttentionPass, SequenceRows, TiledAttention
+from paceline.engine.attention_shape import AttentionShape
+from paceline.engine.fused_decoder import FusedDecoder, can_fuse
+from paceline.engine.hf_decoder import HFDecoder, check_attention
+from paceline.engine.kv_cache import KVCache
+from paceline.engine.kv_storage import CELL_SIZE, TorchStorage
+from paceline.engine.linear import LinearFactory
+from paceline.engine.model import Logits, PassSequence
+from paceline.engine.support import check_supported
+from paceline.errors import InvalidConfig
+
+PROBE_LENGTH = 40
+"""Tokens of the fixed text behind `numerics`."""
+
+
+class TransformerModel:
+    """Owns `model` from here on: its weights are repacked in place.
+
+    `max_model_len` is at most what the model was made for; `kv_cache_tokens` is the room for the KV
+    of all sequences, rounded up to cells of 512 tokens. Raises `InvalidConfig`, naming the feature,
+    for a model that cannot be run exactly.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        vocab_size: int,
+        max_model_len: int,
+        kv_cache_tokens: int,
+        use_packed_linears: bool = True,
+    ) -> None:
+        check_supported(model)
+        config = model.config
+        if max_model_len > config.max_position_embeddings:
+            raise InvalidConfig(
+                f"max_model_len is {max_model_len}; the model was made for at most "
+                f"{config.max_position_embeddings} tokens."
+            )
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._num_threads = torch.get_num_threads()
+        self._model_type = config.model_type
+        self._dtype = model.dtype
+        shape = AttentionShape.of(config)
+        model.requires_grad_(False).eval()
+        windows = check_attention(model, shape)
+        self._attention = TiledAttention(shape, model.dtype, max_model_len)
+        linears = LinearFactory(model.dtype, use_packed_linears)
+        self._decoder = (
+            FusedDecoder(model, linears, shape, windows, max_model_len)
+            if can_fuse(model)
+            else HFDecoder(model, linears, max_model_len)
+        )
+        storage = TorchStorage(shape, model.dtype)
+        self._kv_cache = KVCache(storage, -(-kv_cache_tokens // CELL_SIZE))
+        self.numerics = self._digest()
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids the model can emit (without padding rows)."""
+        return self._vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence in tokens, prompt and answer together."""
+        return self._max_model_len
+
+    @property
+    def kv_cache(self) -> KVCache[Tensor]:
+        """The KV of all sequences of this model."""
+        return self._kv_cache
+
+    @torch.inference_mode()
+    def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
+        """Run one pass; return float32 `[num_logits, V]` per sequence, in order."""
+        if torch.get_num_threads() != self._num_threads:
+            raise RuntimeError(
+                f"The model was loaded for {self._num_threads} threads and is run with "
+                f"{torch.get_num_threads()}; its results would have other bits."
+            )
+        token_ids: list[int] = []
+        positions: list[int] = []
+        wanted_rows: list[int] = []
+        sequences = []
+        for part in batch:
+            start, num_rows = part.kv.num_tokens, len(part.token_ids)
+            end = start + num_rows
+            assert num_rows > 0 and end <= min(part.kv.num_cells * CELL_SIZE, self._max_model_len)
+            first_row = len(token_ids)
+            rows = SequenceRows(self._attention, part.kv.storage, first_row, start, num_rows)
+            sequences.append(rows)
+            token_ids.extend(part.token_ids)
+            positions.extend(range(start, end))
+            wanted_rows.extend(range(len(token_ids) - part.num_logits, len(token_ids)))
+        if len(token_ids) == 1:
+            # Some kernels give a single row other bits: it runs with a twin that nobody looks at.
+            token_ids, positions = token_ids * 2, positions * 2
+        num_wanted = len(wanted_rows)
+        logits = self._decoder.logits(
+            torch.tensor(token_ids),
+            torch.tensor(positions),
+            torch.tensor(wanted_rows * 2 if num_wanted == 1 else wanted_rows, dtype=torch.long),
+            AttentionPass(self._attention, sequences),
+        )
+        for part in batch:
+            part.kv.num_tokens += len(part.token_ids)
+        rows_of_logits: Logits = logits[:num_wanted, : self._vocab_size].float().numpy()
+        bounds = np.cumsum([part.num_logits for part in batch])[:-1]
+        return np.split(rows_of_logits, bounds)
+
+    def _digest(self) -> str:
+        """Digest of everything that decides the bits of a row, and a first proof of exactness.
+
+        Raises `InvalidConfig` if the rows of a fixed text depend on how they are computed.
+        """
+        length = min(PROBE_LENGTH, self._max_model_len)
+        text = [(7 * i * i + 3) % self._vocab_size for i in range(length)]
+        kv = self._kv_cache.open(text, salt="")
+        if not self._kv_cache.reserve(kv, len(text)):
+            raise InvalidConfig("kv_cache_tokens is 0; room for at least one token was expected.")
+        (at_once,) = self.forward([PassSequence(kv, text, len(text))])
+        self._kv_cache.truncate(kv, len(text) - 8)
+        one_by_one = [self.forward([PassSequence(kv, [token], 1)])[0] for token in text[-8:]]
+        self._kv_cache.release(kv)
+        if not np.array_equal(np.concatenate(one_by_one), at_once[-8:]):
+            raise InvalidConfig(
+                f"The logits of this {self._model_type} model in {self._dtype} depend on the width "
+                "of a pass on this machine; another data type or number of threads may help."
+            )
+        facts = (
+            self._model_type,
+            str(self._dtype),
+            torch.__version__,
+            torch.backends.cpu.get_cpu_capability(),
+            str(self._num_threads),
+        )
+        digest = hashlib.blake2b("\n".join(facts).encode(), digest_size=16)
+        digest.update(at_once.tobytes())
+        return digest.hexdigest()
