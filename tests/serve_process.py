@@ -1,4 +1,4 @@
-"""`paceline serve` as a process of its own, as a user would start it in a pipe."""
+"""`paceline serve` (or another command) as a process, as a user would start it in a pipe."""
 
 import os
 import re
@@ -15,7 +15,11 @@ class ServeProcess:
     """A running `paceline serve` on free ports. Leaving the context kills it."""
 
     def __init__(
-        self, *options: str, run_folder: Path, environment: dict[str, str] | None = None
+        self,
+        *options: str,
+        run_folder: Path,
+        environment: dict[str, str] | None = None,
+        command: str = "serve",
     ) -> None:
         inherited = {key: text for key, text in os.environ.items() if "PACELINE" not in key}
         ours = {
@@ -24,7 +28,7 @@ class ServeProcess:
             "PACELINE_GRPC_PORT": "0",
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "paceline.cli.main", "serve", *options],
+            [sys.executable, "-m", "paceline.cli.main", command, *options],
             env=inherited | ours | (environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -2,14 +2,14 @@
 
 import secrets
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from paceline.cli import options, terminal
-from paceline.cli.api import Answer, ApiError, CoordinatorApi
-from paceline.cli.local_service import LocalService, local_service
+from paceline.cli.api import Answer, ApiError
+from paceline.cli.connection import Connection, connect
 
 with suppress(ImportError):  # Not everywhere; gives `input` line editing and a history.
     import readline  # noqa: F401  # imported for its effect on `input`
@@ -42,43 +42,27 @@ def chat(
     }
     body = {key: value for key, value in settings.items() if value is not None}
     messages = [{"role": "system", "content": system}] if system else []
-    with ExitStack() as stack:
-        service = None
-        if url is None:
-            own = server.read_for_one_command()
-            service = stack.enter_context(local_service(own, terminal.messages))
-            url = service.url
-        else:
-            server.refuse_with_url()
-        api = stack.enter_context(CoordinatorApi(url))
-        body["model"] = api.model()
+    with connect(url, server) as connection:
+        body["model"] = connection.api.model()
         if sys.stdin.isatty():
-            terminal.say(f"{body['model']} at {url}. /exit ends it.", style="dim")
-        _converse(api, body, messages, service)
+            terminal.say(f"{body['model']} at {connection.url}. /exit ends it.", style="dim")
+        _converse(connection, body, messages)
 
 
-def _converse(
-    api: CoordinatorApi,
-    body: dict[str, Any],
-    messages: list[dict[str, str]],
-    service: LocalService | None,
-) -> None:
+def _converse(connection: Connection, body: dict[str, Any], messages: list[dict[str, str]]) -> None:
     while (line := _read_line()) not in (None, "/exit"):
         if not line:
             continue
-        if service is not None:
-            service.check()
         asked = [*messages, {"role": "user", "content": line}]
+        request = body | {"messages": asked}
         answer = Answer()
         try:
-            request = body | {"messages": asked}
-            api.stream("/v1/chat/completions", request, terminal.write_answer, answer)
+            connection.api.stream("/v1/chat/completions", request, terminal.write_answer, answer)
             summary = terminal.one_line(answer)
         except KeyboardInterrupt:
             summary = "cancelled"
         except ApiError as error:
-            if service is not None:
-                service.check()
+            connection.check()
             summary = error.message
         terminal.write_answer("\n")
         terminal.say(summary, style="dim")

@@ -2,14 +2,13 @@
 
 import json
 import random
-from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
 from paceline.cli import options, terminal
-from paceline.cli.api import Answer, CoordinatorApi
-from paceline.cli.local_service import local_service
+from paceline.cli.api import Answer
+from paceline.cli.connection import connect
 from paceline.errors import InvalidConfig
 
 OFF = {"method": "off"}
@@ -61,13 +60,7 @@ def generate(
         ]
     body = {key: value for key, value in body.items() if value is not None}
 
-    with ExitStack() as stack:
-        if url is None:
-            settings = server.read_for_one_command()
-            url = stack.enter_context(local_service(settings, terminal.messages)).url
-        else:
-            server.refuse_with_url()
-        api = stack.enter_context(CoordinatorApi(url))
+    with connect(url, server) as (api, _, _):
         body["model"] = api.model()
         answer, plain = Answer(), Answer()
         if compare:

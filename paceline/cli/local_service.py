@@ -85,6 +85,7 @@ class LocalService:
             child = self._start_worker("draft_service", f"draft-{number}", address)
             self._drafts.append(child)
             probes[child] = GrpcProbe(address, "paceline.v1.DraftService")
+        self._say(f"Starting {', '.join(child.spec.name for child in probes)}")
         with self._console.status("Loading the model"):
             self._supervisor.wait_ready(probes, START_TIMEOUT_S, self._say_ready)
 

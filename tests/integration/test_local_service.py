@@ -64,7 +64,9 @@ STAND_INS = {
 class Served(ServeProcess):
     """A running `paceline serve` over stand-ins."""
 
-    def __init__(self, tmp_path: Path, stand_ins: dict[str, str], *options: str) -> None:
+    def __init__(
+        self, tmp_path: Path, stand_ins: dict[str, str], *options: str, command: str = "serve"
+    ) -> None:
         self.notes = tmp_path / "notes"
         self.notes.mkdir()
         for package, code in (STAND_INS | stand_ins).items():
@@ -73,7 +75,7 @@ class Served(ServeProcess):
             (folder / "__init__.py").touch()
             (folder / "__main__.py").write_text(code)
         environment = {"PYTHONPATH": str(tmp_path / "stand_ins"), "NOTES": str(self.notes)}
-        super().__init__(*options, run_folder=tmp_path, environment=environment)
+        super().__init__(*options, run_folder=tmp_path, environment=environment, command=command)
 
     def told(self, name: str) -> dict[str, Any]:
         """The settings that a stand-in found in its environment, and its `pid`."""
@@ -84,7 +86,7 @@ class Served(ServeProcess):
         """When a stand-in was told to stop."""
         return float((self.notes / f"{name}.stopped").read_text())
 
-    def pids(self) -> list[int]:
+    def all_pids(self) -> list[int]:
         """The processes of all stand-ins that were started."""
         return [self.told(path.stem)["pid"] for path in self.notes.glob("*.settings")]
 
@@ -138,7 +140,7 @@ def test_each_process_is_told_its_own_settings_and_all_stop_in_order(
     assert served.url == f"http://127.0.0.1:{coordinator['PACELINE_HTTP_PORT']}"
     assert served.grpc_address == f"127.0.0.1:{coordinator['PACELINE_GRPC_PORT']}"
 
-    pids = served.pids()
+    pids = served.all_pids()
     served.process.send_signal(signal.SIGTERM)
     status, errors = served.end()
     assert (status, errors.splitlines()[-1]) == (0, "Stopped.")
@@ -172,7 +174,7 @@ def test_a_model_that_is_missing_is_reported_before_the_coordinator_starts(
     assert str(log) in errors
     assert log.read_text() == "the model '/missing' does not exist\n"
     assert not (served.notes / "coordinator.settings").exists()
-    wait_until_gone(served.pids())
+    wait_until_gone(served.all_pids())
 
 
 def test_a_lost_draft_is_reported_and_the_service_goes_on(serve: Serve) -> None:
@@ -198,13 +200,25 @@ def test_without_the_last_target_or_the_coordinator_everything_ends(
     status, errors = served.end()
     assert status == 1
     assert "ended (signal SIGSEGV: it crashed in native code)" in errors
-    wait_until_gone(served.pids())
+    wait_until_gone(served.all_pids())
+
+
+def test_generate_says_which_process_ended_the_answer(tmp_path: Path) -> None:
+    dies = f"NAME = 'coordinator'{NOTE}{COORDINATOR}".replace(
+        "port =", "    def do_POST(self):\n        os.kill(os.getpid(), signal.SIGKILL)\nport ="
+    )
+    arguments = ("Hi", "--raw")
+    with Served(tmp_path, {"coordinator": dies}, *arguments, command="generate") as served:
+        status, errors = served.end()
+    assert status == 1
+    assert "coordinator ended (signal SIGKILL" in errors
+    wait_until_gone(served.all_pids())
 
 
 def test_no_process_outlives_a_killed_serve(serve: Serve) -> None:
     served = serve()
     served.wait_ready()
-    pids = served.pids()
+    pids = served.all_pids()
     assert len(pids) == 3
     served.process.kill()
     served.process.communicate()
@@ -221,4 +235,4 @@ def test_a_second_interrupt_ends_it_at_once(serve: Serve) -> None:
     served.process.send_signal(signal.SIGINT)
     assert served.end()[0] == 0
     assert time.monotonic() - started < 5
-    wait_until_gone(served.pids())
+    wait_until_gone(served.all_pids())
