@@ -5,7 +5,6 @@ is not awaited (any more) is dropped. When the stream breaks, everyone who waits
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -40,13 +39,16 @@ class RoundClient(Generic[RoundT, ResultT]):
     def __init__(
         self,
         call: "grpc.aio.StreamStreamCall[Any, Any]",
-        write: Callable[[Sequence[RoundT], Sequence[str]], Any],
+        encode: Callable[[RoundT], Any],
+        write: Callable[[Sequence[Any], Sequence[str]], Any],
         read: Callable[[Any], tuple[Sequence[ResultT], WorkerLoad]],
     ) -> None:
+        """`encode` makes a message of a round, `write` a request of those, `read` undoes both."""
         self._call = call
+        self._encode = encode
         self._write = write
         self._read = read
-        self._outbox: deque[RoundT] = deque()
+        self._outbox: list[tuple[str, Any]] = []
         self._closed_ids: list[str] = []
         self._has_news = asyncio.Event()
         self._waiting: dict[str, tuple[int, asyncio.Queue[ResultT | None]]] = {}
@@ -55,16 +57,19 @@ class RoundClient(Generic[RoundT, ResultT]):
 
     async def run(self) -> None:
         """Carry the stream until it ends; raises `WorkerLost` with the reason."""
+        reader = asyncio.create_task(self._read_all())
         writer = asyncio.create_task(self._write_all())
+        writer.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            async for response in self._call:
-                results, self.load = self._read(response)
-                for result in results:
-                    self._hand_out(result)
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            if not reader.done():
+                raise WorkerLost(f"cannot write to the stream: {writer.exception()!r}")
+            await reader
             raise WorkerLost("the worker ended the stream")
         except grpc.aio.AioRpcError as error:
             raise WorkerLost(f"{error.code().name}: {error.details()}") from error
         finally:
+            reader.cancel()
             writer.cancel()
             self._call.cancel()
             self._lost = "the stream to the worker broke"
@@ -76,8 +81,9 @@ class RoundClient(Generic[RoundT, ResultT]):
         if self._lost is not None:
             raise WorkerLost(self._lost)
         queue: asyncio.Queue[ResultT | None] = asyncio.Queue()
+        # Encoded here, so that a value that cannot be sent harms nobody but its own sequence.
+        self._outbox.append((round.sequence_id, self._encode(round)))
         self._waiting[round.sequence_id] = (round.round, queue)
-        self._outbox.append(round)
         self._has_news.set()
         try:
             while True:
@@ -90,7 +96,12 @@ class RoundClient(Generic[RoundT, ResultT]):
                 del self._waiting[round.sequence_id]
 
     def close_sequence(self, sequence_id: str) -> None:
-        """The sequence has ended; the worker frees what it holds."""
+        """The sequence has ended; the worker frees what it holds.
+
+        What is closed is read before the rounds of the same message, so that a sequence can begin
+        again in it; a round that has not gone out yet must not do that by mistake.
+        """
+        self._outbox = [(id, message) for id, message in self._outbox if id != sequence_id]
         self._closed_ids.append(sequence_id)
         self._has_news.set()
 
@@ -99,11 +110,16 @@ class RoundClient(Generic[RoundT, ResultT]):
         if waiting is not None and waiting[0] == result.round:
             waiting[1].put_nowait(result)
 
+    async def _read_all(self) -> None:
+        async for response in self._call:
+            results, self.load = self._read(response)
+            for result in results:
+                self._hand_out(result)
+
     async def _write_all(self) -> None:
         while True:
             await self._has_news.wait()
             self._has_news.clear()
-            rounds, closed = list(self._outbox), self._closed_ids
-            self._outbox.clear()
-            self._closed_ids = []
-            await self._call.write(self._write(rounds, closed))
+            messages, closed = [message for _, message in self._outbox], self._closed_ids
+            self._outbox, self._closed_ids = [], []
+            await self._call.write(self._write(messages, closed))

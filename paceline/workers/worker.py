@@ -147,7 +147,7 @@ class _TargetConnection:
         return info_from_wire(response.info)
 
     def open_stream(self) -> RoundClient[VerifyRound, VerifyResult]:
-        return RoundClient(self._stub.Verify(), _write_verify, _read_verify)
+        return RoundClient(self._stub.Verify(), verify_round_to_wire, _write_verify, _read_verify)
 
 
 class _DraftConnection:
@@ -160,7 +160,9 @@ class _DraftConnection:
         return info_from_wire(response.info)
 
     def open_stream(self) -> RoundClient[ProposeRound, ProposeResult]:
-        return RoundClient(self._stub.Propose(), _write_propose, _read_propose)
+        return RoundClient(
+            self._stub.Propose(), propose_round_to_wire, _write_propose, _read_propose
+        )
 
 
 async def fetch_tokenizer(address: str) -> list[tuple[str, bytes]]:
@@ -188,9 +190,8 @@ def _check_protocol(info: WorkerInfo) -> None:
         )
 
 
-def _write_verify(rounds: Sequence[VerifyRound], closed: Sequence[str]) -> Any:
-    messages = [verify_round_to_wire(round) for round in rounds]
-    return target_pb2.VerifyRequest(rounds=messages, closed_sequence_ids=closed)
+def _write_verify(rounds: Sequence[Any], closed: Sequence[str]) -> Any:
+    return target_pb2.VerifyRequest(rounds=rounds, closed_sequence_ids=closed)
 
 
 def _read_verify(response: Any) -> tuple[list[VerifyResult], WorkerLoad]:
@@ -198,9 +199,8 @@ def _read_verify(response: Any) -> tuple[list[VerifyResult], WorkerLoad]:
     return results, load_from_wire(response.load)
 
 
-def _write_propose(rounds: Sequence[ProposeRound], closed: Sequence[str]) -> Any:
-    messages = [propose_round_to_wire(round) for round in rounds]
-    return draft_pb2.ProposeRequest(rounds=messages, closed_sequence_ids=closed)
+def _write_propose(rounds: Sequence[Any], closed: Sequence[str]) -> Any:
+    return draft_pb2.ProposeRequest(rounds=rounds, closed_sequence_ids=closed)
 
 
 def _read_propose(response: Any) -> tuple[list[ProposeResult], WorkerLoad]:
