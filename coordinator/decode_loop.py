@@ -16,8 +16,13 @@ from time import perf_counter
 from typing import Protocol
 
 from coordinator.sequence import DraftLink, DraftWorker, Sequence, TargetLink, TargetWorker
+from paceline.errors import Unavailable
 from paceline.rounds import NO_DRAFTS, Drafts, RoundTiming
 from paceline.workers import WorkerLost
+
+MAX_LOSSES = 8
+"""Targets that may be lost in a row without a token in between. A round that no target survives
+must not go from one to the next for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +89,13 @@ class Workers(Protocol):
 async def decode(
     sequence: Sequence, workers: Workers, speculation: Speculation
 ) -> AsyncGenerator[Committed, None]:
-    """Yield each pass's committed tokens until the sequence ends; closing it frees the workers."""
+    """Yield each pass's committed tokens until the sequence ends; closing it frees the workers.
+
+    Raises `Unavailable` without a target, and `RoundRefused` when no target would take the round.
+    """
     target = TargetLink(sequence, await workers.target(None))
     drafting = _Drafting(sequence, workers)
+    num_losses = 0
     last = perf_counter()
     try:
         while not sequence.has_ended:
@@ -109,10 +118,17 @@ async def decode(
                             since_last_s=now - last,
                         )
                         sent, last, proposal = now, now, None
+                        num_losses = 0 if committed.token_ids else num_losses
                         speculation.observe(sequence, committed)
                         yield committed
-            except WorkerLost:
+            except WorkerLost as loss:
                 target.close()
+                num_losses += 1
+                if num_losses > MAX_LOSSES:
+                    message = (
+                        f"{num_losses} target workers in a row were lost, the last one: {loss}"
+                    )
+                    raise Unavailable(message) from loss
                 target = TargetLink(sequence, await workers.target(target.worker))
     finally:
         target.close()

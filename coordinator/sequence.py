@@ -117,8 +117,9 @@ class _Link:
         span = self._sequence.log.span(min(self._known, len(self._sequence.log)))
         return span, self._sequence.settings if span.start == 0 else None
 
-    def _must_resend(self, held: int | None) -> bool:
-        self._known = len(self._sequence.log) if held is None else held
+    def _must_resend(self, span: TokenSpan, held: int | None) -> bool:
+        """Learn from an answer to `span`; the sequence may have grown since that was sent."""
+        self._known = span.start + len(span.token_ids) if held is None else held
         return held is not None
 
 
@@ -147,7 +148,7 @@ class TargetLink(_Link):
                     result = await _next_result(results)
                     if result.error is not None:
                         raise _lost_or_refused(result.error)
-                    if self._must_resend(result.held):
+                    if self._must_resend(span, result.held):
                         break
                     yield result
                     self._known = len(self._sequence.log)
@@ -179,7 +180,7 @@ class DraftLink(_Link):
                 result = await anext(results)
             if result.error is not None:
                 raise WorkerLost(result.error.message)
-            if not self._must_resend(result.held):
+            if not self._must_resend(span, result.held):
                 return result
         raise WorkerLost("the draft cannot place the sequence's tokens")
 

@@ -29,7 +29,7 @@ from paceline.rounds import (
 from target_service.acceptance import accept_drafts
 
 MAX_DECODE_ROWS = 32
-"""A sequence with no more rows than this decodes; one with more is a prefill, cut in chunks."""
+"""A sequence with no more tokens to run than this decodes; more are a prefill, cut in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Verifier:
     def _schedule(self) -> list[_Share]:
         """Oldest first; decoding sequences always, prefill chunks while rows are left."""
         by_age = sorted(self._waiting.values(), key=lambda p: p.sequence.arrival)
-        is_decoding = any(self._num_rows(p) <= MAX_DECODE_ROWS for p in by_age)
+        is_decoding = not all(_is_prefill(p.sequence) for p in by_age)
         prefill_rows = self._limits.max_batch_tokens // (4 if is_decoding else 1)
         shares: list[_Share] = []
         for pending in by_age:
@@ -175,7 +175,7 @@ class Verifier:
                 continue
             token_ids = [*sequence.uncomputed(), *pending.draft_token_ids]
             num_logits = 1 + len(pending.draft_token_ids)
-            if len(token_ids) > MAX_DECODE_ROWS:
+            if _is_prefill(sequence):
                 if len(token_ids) > prefill_rows:
                     # The last committed token stays for the pass that runs the drafts.
                     chunk = min(prefill_rows, len(token_ids) - num_logits)
@@ -185,19 +185,15 @@ class Verifier:
                 shares.append(_Share(pending, PassSequence(kv, token_ids, num_logits)))
         return shares
 
-    def _num_rows(self, pending: _Pending) -> int:
-        return len(pending.sequence.uncomputed()) + len(pending.draft_token_ids)
-
     def _commit(self, pending: _Pending, logits: Logits) -> VerifyResult:
         sequence = pending.sequence
         start = len(sequence.log)
         try:
             acceptance = accept_drafts(logits, pending.draft_token_ids, sequence.settings, start)
         except InvalidRequest as error:  # its settings leave no token to choose
-            del self._waiting[sequence.sequence_id]
-            self._table.commit(sequence, ())
-            refusal = RoundError(RoundErrorReason.INVALID_ARGUMENT, error.message)
-            return VerifyResult(sequence.sequence_id, pending.round, error=refusal)
+            return self._fail(pending, RoundErrorReason.INVALID_ARGUMENT, error)
+        except FloatingPointError as error:  # not a number, in this sequence's rows
+            return self._fail(pending, RoundErrorReason.INTERNAL, error)
         self._table.commit(sequence, acceptance.token_ids)
         pending.num_remaining -= len(acceptance.token_ids)
         last = pending.num_remaining < 1 or sequence.has_ended
@@ -215,6 +211,13 @@ class Verifier:
             num_accepted_tokens=acceptance.num_accepted_tokens,
             last=last,
         )
+
+    def _fail(self, pending: _Pending, reason: RoundErrorReason, error: Exception) -> VerifyResult:
+        """One sequence cannot go on; the others of the pass can."""
+        sequence_id = pending.sequence.sequence_id
+        del self._waiting[sequence_id]
+        self._table.commit(pending.sequence, ())
+        return VerifyResult(sequence_id, pending.round, error=RoundError(reason, str(error)))
 
     def _refusal(self, round: VerifyRound) -> RoundError | None:
         """What is wrong with the round whatever the worker holds."""
@@ -247,6 +250,10 @@ class Verifier:
         if unknown is not None and unknown < max_useful:
             return token_ids[:unknown], 1
         return token_ids[:max_useful], 0
+
+
+def _is_prefill(sequence: EngineSequence) -> bool:
+    return len(sequence.uncomputed()) > MAX_DECODE_ROWS
 
 
 def _with_timing(

@@ -58,7 +58,7 @@ class ModelDrafter:
                 position = len(sequence.log) + len(proposal.token_ids)
                 try:
                     proposal.add(choose_token(logits[-1], sequence.settings, position))
-                except InvalidRequest:  # the settings leave none of this model's tokens
+                except (InvalidRequest, FloatingPointError):  # no token, or not a number
                     proposal.is_done = True
 
     def _work(self, proposal: Proposal, kept: list[EngineSequence]) -> PassSequence | None:
@@ -70,7 +70,8 @@ class ModelDrafter:
         kv = self._table.reserve(sequence, num_tokens, keep=kept)
         if kv is None:
             return None
-        token_ids = [*sequence.log.token_ids, *proposal.token_ids][len(sequence.computed) :]
+        num_drafts_computed = max(len(sequence.computed) - len(sequence.log), 0)
+        token_ids = [*sequence.uncomputed(), *proposal.token_ids[num_drafts_computed:]]
         if max(token_ids) >= self._model.vocab_size:
             return None
         chunk = token_ids[:MAX_CHUNK]

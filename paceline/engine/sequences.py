@@ -33,7 +33,7 @@ class EngineSequence:
         return is_full or self.log.token_ids[-1] in self.settings.stop_token_ids
 
     def uncomputed(self) -> "array[int]":
-        """The tokens to run before the next one can be chosen; never empty."""
+        """The tokens of the sequence whose KV is missing; on a target never empty."""
         return self.log.token_ids[len(self.computed) :]
 
 
