@@ -95,7 +95,7 @@ class KVCache(Generic[StorageT]):
         return kv
 
     def reserve(self, kv: "KVSequence[StorageT]", num_tokens: int) -> bool:
-        """Make room for `num_tokens` tokens in all; False, and nothing changed, if the pool is full."""
+        """Make room for `num_tokens` tokens in all; False, and nothing changed, if it is full."""
         return self._take(kv, num_tokens, keep=None)
 
     def truncate(self, kv: "KVSequence[StorageT]", num_tokens: int) -> None:

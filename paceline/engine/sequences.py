@@ -28,7 +28,7 @@ class EngineSequence:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing may follow the last token: it is a stop token, or the last one allowed."""
+        """Whether nothing may follow the last token: a stop token, or the last one allowed."""
         is_full = len(self.log) >= self.settings.max_length
         return is_full or self.log.token_ids[-1] in self.settings.stop_token_ids
 
