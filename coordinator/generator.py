@@ -20,7 +20,7 @@ from coordinator.admission import (
     sequence_settings,
     token_limit,
 )
-from coordinator.decode_loop import Committed, Speculation, decode
+from coordinator.decode_loop import Committed, decode
 from coordinator.metrics import Metrics
 from coordinator.progress import Progress
 from coordinator.records import Placement, SessionStore
@@ -34,13 +34,7 @@ from coordinator.requests import (
 )
 from coordinator.router import PlacedWorkers, Router
 from coordinator.sequence import RoundRefused, Sequence
-from coordinator.speculation import (
-    AdaptiveSpeculation,
-    CostModel,
-    ExactSpeculation,
-    PlainDecoding,
-    SharedExperience,
-)
+from coordinator.speculation_policies import SpeculationPolicies
 from coordinator.status import unready_reason, worker_statuses
 from coordinator.text_stream import TextStream
 from coordinator.tokenizer import Tokenizer
@@ -67,7 +61,7 @@ class Generator:
         self._metrics = metrics
         self._limits = limits
         self._tokenizer: Tokenizer | None = None
-        self._experience: dict[str, SharedExperience] = {}
+        self._policies = SpeculationPolicies(pool, limits.num_speculative_tokens)
         self._slots = asyncio.Semaphore(limits.max_running_requests)
         self._num_present = 0
         self._is_idle = asyncio.Event()
@@ -206,10 +200,9 @@ class Generator:
             if progress.finish_reason is not None:
                 return
         affinity = await self._affinity(generation)
-        method = request.speculation.method
-        drafter = None if method in ("auto", "off") else method
+        drafter = self._policies.drafter(request.speculation)
         workers = self._router.place(generation.prompt_token_ids, affinity, drafter)
-        speculation = self._speculation(generation, drafter)
+        speculation = self._policies.policy(request.speculation, drafter)
         try:
             async with aclosing(decode(sequence, workers, speculation)) as rounds:
                 async for committed in rounds:
@@ -263,25 +256,6 @@ class Generator:
         if generation.request.session_id:
             return await self._store.affinity(generation.request.session_id)
         return None
-
-    def _speculation(self, generation: Generation, drafter: str | None) -> Speculation:
-        wanted = generation.request.speculation
-        number = wanted.num_speculative_tokens
-        limit = self._limits.num_speculative_tokens if number is None else number
-        if wanted.method == "off" or limit == 0:
-            return PlainDecoding()
-        drafts = self._pool.ready_drafts(drafter)
-        name = drafts[0].info.drafter if drafts and drafts[0].info else ""
-        shared = self._shared_experience(name)
-        if drafter is not None and number is not None:
-            return ExactSpeculation(shared, number)
-        return AdaptiveSpeculation(shared, limit)
-
-    def _shared_experience(self, drafter: str) -> SharedExperience:
-        if drafter not in self._experience:
-            costs = self._pool.model.pass_costs if self._pool.model else ()
-            self._experience[drafter] = SharedExperience(CostModel(costs))
-        return self._experience[drafter]
 
     def _unready_reason(self) -> str:
         if self._is_draining:

@@ -6,8 +6,8 @@ from typing import Any
 import grpc
 
 from paceline.engine.device_worker import DeviceWorker
-from paceline.engine.tokenizer_files import TokenizerFile
 from paceline.engine.round_stream import serve_rounds
+from paceline.engine.tokenizer_files import TokenizerFile
 from paceline.rounds import VerifyResult, VerifyRound, WorkerInfo, WorkerLoad
 from paceline.v1 import target_pb2, target_pb2_grpc
 from paceline.wire import (
