@@ -1,4 +1,4 @@
-"""What the verifier refuses and survives: nonsense, full pools, failed passes; and what it tells."""
+"""What the verifier refuses and survives: nonsense, full pools, failed passes."""
 
 from dataclasses import replace
 
