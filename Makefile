@@ -8,6 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
 ARGS ?=
+PROMPTS ?= tests/e2e/prompts.jsonl
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:  ## List the verbs
@@ -49,8 +50,8 @@ format: setup  ## Put the code in shape
 protos: setup  ## Generate paceline/v1 from protos/
 	sh protos/generate.sh
 
-bench: setup  ## Measure speed with and without speculation (ARGS as for `paceline bench`)
-	paceline bench $(ARGS)
+bench: setup  ## Measure speed with and without speculation (PROMPTS=file, ARGS='--limit 2 …')
+	paceline bench $(PROMPTS) $(ARGS)
 
 # Set-up in steps, each with a stamp, so that the next run has nothing to do.
 .venv/.created:

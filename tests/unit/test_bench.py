@@ -1,11 +1,13 @@
 """Questions, arithmetic and figures of the benchmark, against values worked out by hand."""
 
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from paceline.cli.bench.figures import (
     acceptance_by_position,
+    median_of_buckets,
     percentile,
     speedup,
     speedup_interval,
@@ -115,6 +117,15 @@ def test_percentiles_are_interpolated() -> None:
     assert percentile([7.0], 0.3) == 7
     with pytest.raises(ValueError, match="no values"):
         percentile([], 0.5)
+
+
+def test_the_median_of_a_histogram_is_interpolated_inside_its_bucket() -> None:
+    assert median_of_buckets({0.1: 0, 0.2: 2, 0.4: 6, inf: 8}) == pytest.approx(0.3)
+    assert median_of_buckets({0.1: 4, 0.2: 4, inf: 4}) == pytest.approx(0.05)
+    assert median_of_buckets({0.1: 1, inf: 4}) == inf
+    for empty in ({}, {0.1: 0.0, inf: 0.0}):
+        with pytest.raises(ValueError, match="empty histogram"):
+            median_of_buckets(empty)
 
 
 def test_speedup_is_a_ratio_of_mean_rates_and_not_a_mean_of_ratios() -> None:

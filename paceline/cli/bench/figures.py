@@ -1,7 +1,7 @@
 """The arithmetic of the benchmark, on plain numbers."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from statistics import fmean
 from typing import NamedTuple
@@ -26,6 +26,20 @@ def percentile(values: Sequence[float], share: float) -> float:
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def median_of_buckets(counts: Mapping[float, float]) -> float:
+    """The median of a histogram of Prometheus (upper bound to cumulative count), interpolated.
+
+    With half of the values above the last finite bound it is infinite.
+    """
+    half = max(counts.values(), default=0) / 2
+    low, below = 0.0, 0.0
+    for bound, count in sorted(counts.items()):
+        if count >= half > below:
+            return low + (bound - low) * (half - below) / (count - below)
+        low, below = bound, count
+    raise ValueError("an empty histogram has no median")
 
 
 def speedup(off: Sequence[float], on: Sequence[float]) -> float:
