@@ -91,6 +91,10 @@ def check_values(request: GenerationRequest, vocab_size: int) -> None:
     _check(0 <= request.temperature <= 2, "temperature", request.temperature, "0 to 2")
     _check(0 < request.top_p <= 1, "top_p", request.top_p, "above 0, up to 1")
     _check(0 <= request.min_p <= 1, "min_p", request.min_p, "0 to 1")
+    _check(0 <= request.top_k < 2**32, "top_k", request.top_k, "0 to 2**32 - 1")
+    _check(request.min_tokens >= 0, "min_tokens", request.min_tokens, "at least 0")
+    seed = request.seed
+    _check(seed is None or 0 <= seed < 2**64, "seed", seed, "0 to 2**64 - 1")
     number = request.speculation.num_speculative_tokens
     _check(
         number is None or 0 <= number <= MAX_SPECULATIVE_TOKENS,

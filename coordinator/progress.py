@@ -26,7 +26,8 @@ class Progress:
         text = new.text
         if new.stopped or is_last:
             self.finish_reason = FinishReason.STOP if new.stopped else FinishReason.LENGTH
-            text += self._text.finish()
+            # The end of the text went out with the last tokens: who has them has that too.
+            text += self._text.finish() if new.token_ids else ""
         if not new.token_ids and self.finish_reason is None:
             return None
         num_committed = self._generation.num_committed_tokens

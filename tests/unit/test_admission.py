@@ -1,0 +1,171 @@
+"""What is wrong with a request is said by name before its first token."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from real_tokenizers import table_tokenizer
+
+from coordinator.admission import (
+    Admitted,
+    check_speculation,
+    check_values,
+    encode_prompt,
+    sequence_settings,
+    token_limit,
+)
+from coordinator.requests import ChatMessage, GenerationRequest, Speculation
+from paceline.errors import InvalidRequest
+from paceline.rounds import SequenceSettings
+
+VOCAB_SIZE = 261
+BOS, EOS = 256, 257
+REQUEST = GenerationRequest("r-1", "Hello")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("request_id", "has blanks"),
+        ("request_id", ""),
+        ("request_id", "x" * 129),
+        ("max_tokens", 0),
+        ("min_tokens", -1),
+        ("temperature", -0.1),
+        ("temperature", 2.1),
+        ("temperature", float("nan")),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("top_k", 2**32),
+        ("min_p", -0.1),
+        ("min_p", 1.5),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("stop", ("a",) * 5),
+        ("stop", ("a", "")),
+        ("stop_token_ids", (3, VOCAB_SIZE)),
+        ("stop_token_ids", (-1,)),
+        ("logit_bias", ((VOCAB_SIZE, 1.0),)),
+        ("logit_bias", ((3, -101.0),)),
+        ("logit_bias", ((3, float("nan")),)),
+    ],
+)
+def test_a_value_that_no_model_could_use_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        check_values(replace(REQUEST, **{field: value}), VOCAB_SIZE)
+    assert refusal.value.field == field
+    assert refusal.value.message.startswith(f"{field}: is ")
+    assert "expected" in refusal.value.message
+
+
+@pytest.mark.parametrize("number", [-1, 65])
+def test_a_number_of_drafts_out_of_bounds_is_refused_by_name(number: int) -> None:
+    request = replace(REQUEST, speculation=Speculation("auto", number))
+    with pytest.raises(InvalidRequest) as refusal:
+        check_values(request, VOCAB_SIZE)
+    assert refusal.value.field == "speculation.num_speculative_tokens"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"max_tokens": 1, "temperature": 0.0, "top_p": 1e-9, "min_p": 1.0, "top_k": 2**32 - 1},
+        {"temperature": 2.0, "seed": 2**64 - 1, "stop": ("a", "b", "c", "d")},
+        {"stop_token_ids": (0, 260), "logit_bias": ((0, -100.0), (260, 100.0))},
+        {"speculation": Speculation("off", 0), "request_id": "~" * 128},
+    ],
+)
+def test_values_at_their_bounds_are_taken(values: dict[str, Any]) -> None:
+    check_values(replace(REQUEST, **values), VOCAB_SIZE)
+
+
+async def test_a_prompt_is_a_text_ids_or_a_conversation() -> None:
+    tokenizer = table_tokenizer()
+    assert await encode_prompt(tokenizer, REQUEST) == (BOS, *b"Hello")
+    assert await encode_prompt(tokenizer, replace(REQUEST, prompt=(1, 2))) == (1, 2)
+    chat = (ChatMessage("user", "Hi"),)
+    token_ids = await encode_prompt(tokenizer, replace(REQUEST, prompt=chat))
+    assert (token_ids[0], *token_ids[2:4]) == (BOS, *b"Hi")
+
+
+@pytest.mark.parametrize("prompt", [(), (1, VOCAB_SIZE), (-1,)])
+async def test_a_prompt_without_tokens_or_with_others_is_refused(prompt: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidRequest, match="prompt"):
+        await encode_prompt(table_tokenizer(), replace(REQUEST, prompt=prompt))
+
+
+@pytest.mark.parametrize("method", ["auto", "off", "self"])
+def test_a_method_that_is_served_is_taken(method: str) -> None:
+    check_speculation(Speculation(method), {"self", "prompt-lookup"})
+
+
+def test_a_method_that_is_not_served_is_refused_with_those_that_are() -> None:
+    with pytest.raises(InvalidRequest, match="'eagle'.*auto, off, prompt-lookup, self"):
+        check_speculation(Speculation("eagle"), {"self", "prompt-lookup"})
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "num_prompt", "expected"), [(None, 10, 90), (5, 10, 5), (90, 10, 90)]
+)
+def test_the_limit_is_the_requests_or_what_the_context_leaves(
+    max_tokens: int | None, num_prompt: int, expected: int
+) -> None:
+    assert token_limit(replace(REQUEST, max_tokens=max_tokens), num_prompt, 100) == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "num_prompt", "limits"),
+    [
+        ("prompt", 100, {}),
+        ("prompt", 101, {"max_tokens": 1}),
+        ("max_tokens", 10, {"max_tokens": 91}),
+        ("min_tokens", 10, {"max_tokens": 5, "min_tokens": 6}),
+        ("min_tokens", 10, {"min_tokens": 91}),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_limit(
+    field: str, num_prompt: int, limits: dict[str, int]
+) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        token_limit(replace(REQUEST, **limits), num_prompt, 100)
+    assert refusal.value.field == field
+    assert any(limit in refusal.value.message for limit in ("100", "limit of 5", "limit of 90"))
+
+
+def settings_of(request: GenerationRequest) -> SequenceSettings:
+    generation = Admitted(
+        request=request, prompt_token_ids=(1, 2, 3), seed=77, max_tokens=10, created=0
+    )
+    return sequence_settings(generation, table_tokenizer())
+
+
+def test_lengths_count_the_prompt_and_the_seed_is_the_generations() -> None:
+    request = replace(
+        REQUEST,
+        min_tokens=4,
+        temperature=0.5,
+        top_k=3,
+        top_p=0.9,
+        min_p=0.1,
+        logit_bias=((5, 1.0),),
+        stop_token_ids=(9, EOS, 9),
+    )
+    assert settings_of(request) == SequenceSettings(
+        max_length=13,
+        temperature=0.5,
+        top_k=3,
+        top_p=0.9,
+        min_p=0.1,
+        seed=77,
+        logit_bias=((5, 1.0),),
+        stop_token_ids=(EOS, 9),
+        min_length=7,
+    )
+
+
+def test_the_end_of_the_text_stops_unless_ignored() -> None:
+    assert settings_of(REQUEST).stop_token_ids == (EOS,)
+    ignoring = replace(REQUEST, ignore_eos=True, stop_token_ids=(9,))
+    assert settings_of(ignoring).stop_token_ids == (9,)
