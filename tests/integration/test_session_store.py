@@ -129,6 +129,7 @@ async def test_doubled_and_late_parts_change_nothing_and_no_gap_is_recorded(
         first.append(lease, 0, [1, 2])
         first.append(lease, 3, [4, 5, 6])
         first.append(lease, 3, [4])
+        first.append(lease, 8, [9])
         await recorded(lease, 6)
         resumed = await second.takeover("r")
         assert resumed is not None

@@ -204,6 +204,18 @@ async def test_an_outage_shows_even_when_nobody_asks(redis_server: ManagedRedis)
     await store.aclose()
 
 
+async def test_the_end_of_an_outage_that_only_a_reader_met_is_noticed_as_soon(
+    redis_server: ManagedRedis,
+) -> None:
+    store = await open_session_store(redis_server.url)
+    redis_server.pause()
+    assert await store.affinity("s") is None
+    assert store.status == AWAY
+    redis_server.resume()
+    await until(lambda: store.status == "redis", timeout_s=4)
+    await store.aclose()
+
+
 async def test_a_wrong_password_is_reported_and_requests_are_answered(
     redis_server: ManagedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:

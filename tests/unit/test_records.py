@@ -147,10 +147,10 @@ async def test_after_a_takeover_only_the_new_owner_writes() -> None:
     resumed = await store.takeover("r")
     assert resumed is not None
     assert old.lost
+    store.append(resumed.lease, 2, [4])
     store.append(old, 2, [3])
     store.finish(old, FinishReason.STOP)
     store.place(old, Placement("elsewhere"))
-    store.append(resumed.lease, 2, [4])
     again = await store.takeover("r")
     assert again is not None
     assert again.token_ids == (1, 2, 4)
