@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,12 @@ from rich.progress import (
 )
 
 from paceline.cli import options, terminal
-from paceline.cli.api import CoordinatorApi
 from paceline.cli.bench.machine import describe_machine, describe_versions
 from paceline.cli.bench.measure import Bench, Plan, Row
 from paceline.cli.bench.prompts import read_questions, select
 from paceline.cli.bench.report import Report, make_report
 from paceline.cli.bench.tables import print_report
-from paceline.cli.local_service import local_service
+from paceline.cli.connection import connect
 from paceline.errors import InvalidConfig
 
 INTERRUPTED = 130
@@ -88,16 +87,7 @@ def bench(
 
     started = datetime.now(UTC)
     is_interrupted = False
-    with ExitStack() as stack:
-        check: Callable[[], None] = _nothing_to_check
-        if url is None:
-            service = stack.enter_context(
-                local_service(server.read_for_one_command(), terminal.messages)
-            )
-            url, check = service.url, service.check
-        else:
-            server.refuse_with_url()
-        api = stack.enter_context(CoordinatorApi(url))
+    with connect(url, server) as (api, _, check):
         status = api.status()
         plan = Plan(concurrency, repeats, {**settings, "model": status["model"]}, speculation, raw)
         with _progress(plan.num_requests(len(questions))) as advance:
@@ -164,7 +154,3 @@ def _check_writable(path: Path) -> None:
         path.open("a").close()
     except OSError as error:
         raise InvalidConfig(f"--output {path} cannot be written: {error.strerror}") from None
-
-
-def _nothing_to_check() -> None:
-    """A server that somebody else runs."""
