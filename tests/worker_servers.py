@@ -1,0 +1,215 @@
+"""Real gRPC servers of all three services in this process, on the table model."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from coordinator.admission import Limits
+from coordinator.generator import Generator
+from coordinator.memory_store import MemoryStore
+from coordinator.metrics import Metrics
+from coordinator.requests import Generation, GenerationRequest
+from draft_service.drafters.draft_model import ModelDrafter
+from draft_service.drafters.prompt_lookup import PromptLookupDrafter
+from draft_service.proposer import Drafter, Proposer
+from draft_service.servicer import DraftServicer
+from paceline.engine.device_worker import DeviceWorker, Stepper
+from paceline.engine.table_model import TableLaw, TableModel
+from paceline.engine.table_tokenizer import table_tokenizer_files
+from paceline.engine.tokenizer_files import tokenizer_digest
+from paceline.rounds import WorkerInfo, WorkerLoad
+from paceline.server import GrpcServer
+from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
+from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
+from paceline.workers.pool import WorkerPool
+from target_service.servicer import TargetServicer
+from target_service.verifier import Verifier, VerifierLimits
+
+SEED = 7
+LAW = TableLaw(SEED)
+TOKENIZER_FILES = table_tokenizer_files()
+INFO = WorkerInfo(
+    instance_id="",
+    version="1.2.3",
+    model=f"table:{SEED}",
+    numerics="table",
+    tokenizer_digest=tokenizer_digest(TOKENIZER_FILES),
+    vocab_size=LAW.vocab_size,
+    max_model_len=4096,
+    max_speculative_tokens=16,
+)
+
+AddService = Callable[[Any], None]
+Build = Callable[[], tuple[Stepper[Any, Any], Callable[[DeviceWorker[Any, Any]], AddService]]]
+
+
+class WorkerServer:
+    """A draft or target worker; can be killed, and started again at its address."""
+
+    def __init__(self, build: Build) -> None:
+        self._build = build
+        self._port = 0
+        self._server: GrpcServer | None = None
+        self._stepper: Stepper[Any, Any]
+        self._worker: DeviceWorker[Any, Any]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def load(self) -> WorkerLoad:
+        """The state of the worker that runs now."""
+        return self._stepper.load
+
+    async def start(self) -> None:
+        self._stepper, add_to = self._build()
+        self._worker = DeviceWorker(self._stepper, name="device")
+        self._server = GrpcServer("worker", add_to(self._worker))
+        self._port = await self._server.start("127.0.0.1", self._port)
+        self._worker.start()
+
+    async def kill(self) -> None:
+        """End it at once, with all that it knew."""
+        if self._server is not None:
+            await self._server.stop(0)
+            self._server = None
+            await asyncio.to_thread(self._worker.stop)
+
+    async def until_free(self) -> None:
+        """Return when it holds no sequence and no KV."""
+        for _ in range(2000):
+            if not (self.load.num_sequences or self.load.kv_used):
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"still held after two seconds: {self.load}")
+
+
+def target_server(
+    law: TableLaw = LAW,
+    *,
+    info: WorkerInfo = INFO,
+    limits: VerifierLimits | None = None,
+    **room: int,
+) -> WorkerServer:
+    """A target worker of the table model."""
+
+    def build() -> tuple[Verifier, Callable[[DeviceWorker[Any, Any]], AddService]]:
+        verifier = Verifier(TableModel(law, **room), limits or VerifierLimits())
+        fresh = replace(info, instance_id=secrets.token_hex(8), max_model_len=verifier.max_length)
+
+        def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
+            servicer = TargetServicer(worker, fresh, TOKENIZER_FILES)
+            return partial(add_TargetServiceServicer_to_server, servicer)
+
+        return verifier, add_to
+
+    return WorkerServer(build)
+
+
+def draft_server(drafter: str, law: TableLaw = LAW, **changes: Any) -> WorkerServer:
+    """A draft worker: `prompt-lookup`, or any other name for one that runs a table model."""
+    info = replace(INFO, drafter=drafter, **changes)
+    if drafter == "prompt-lookup":
+        info = replace(info, model="", tokenizer_digest="", vocab_size=0, max_model_len=0)
+
+    def build() -> tuple[Proposer, Callable[[DeviceWorker[Any, Any]], AddService]]:
+        is_lookup = drafter == "prompt-lookup"
+        method: Drafter = PromptLookupDrafter() if is_lookup else ModelDrafter(TableModel(law))
+
+        def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
+            servicer = DraftServicer(worker, info)
+            return partial(add_DraftServiceServicer_to_server, servicer)
+
+        return Proposer(method, 16), add_to
+
+    return WorkerServer(build)
+
+
+@dataclass
+class Cluster:
+    """Workers and a generator on top of them."""
+
+    targets: list[WorkerServer]
+    drafts: list[WorkerServer]
+    pool: WorkerPool
+    generator: Generator
+
+    async def until_ready(self, num_workers: int | None = None) -> None:
+        """Return when so many workers take rounds, or all."""
+        wanted = len(self.targets) + len(self.drafts) if num_workers is None else num_workers
+        async with asyncio.timeout(10):
+            while len(self.pool.ready_targets()) + len(self.pool.ready_drafts()) < wanted:
+                await self.pool.until_changed()
+            await self.generator.load_tokenizer()
+
+    async def until_free(self) -> None:
+        """Return when no worker holds anything."""
+        for server in (*self.targets, *self.drafts):
+            await server.until_free()
+
+
+@asynccontextmanager
+async def cluster(
+    targets: Iterable[WorkerServer], drafts: Iterable[WorkerServer] = ()
+) -> AsyncIterator[Cluster]:
+    """Start the workers and connect a generator to them; end everything."""
+    servers = [*targets], [*drafts]
+    for server in (*servers[0], *servers[1]):
+        await server.start()
+    pool = WorkerPool(*([server.address for server in role] for role in servers))
+    generator = Generator(pool, MemoryStore(), Metrics(), Limits())
+    pool.start()
+    try:
+        yield Cluster(*servers, pool, generator)
+    finally:
+        await pool.stop()
+        for server in (*servers[0], *servers[1]):
+            await server.kill()
+
+
+@dataclass
+class Answer:
+    """An answer as its client puts it together."""
+
+    generation: Generation
+    token_ids: list[int]
+    text: str
+    finish_reason: str
+
+
+async def answer(generator: Generator, request: GenerationRequest) -> Answer:
+    """All of one answer."""
+    generation = await generator.prepare(request)
+    return await rest_of(generator, generation)
+
+
+async def rest_of(generator: Generator, generation: Generation) -> Answer:
+    """All of a generation that has been admitted."""
+    result = Answer(generation, [], "", "")
+    async for step in generator.stream(generation):
+        result.token_ids += step.token_ids
+        result.text += step.text
+        result.finish_reason = step.finish_reason.value if step.finish_reason else ""
+    return result
+
+
+async def answer_with_accidents(
+    running: Cluster, request: GenerationRequest, *accidents: Callable[[], Awaitable[None]]
+) -> Answer:
+    """An answer in the course of which these things happen, from the fifth token on."""
+    generation = await running.generator.prepare(request)
+    result = Answer(generation, [], "", "")
+    waiting = list(accidents)
+    async with aclosing(running.generator.stream(generation)) as steps:
+        async for step in steps:
+            result.token_ids += step.token_ids
+            result.text += step.text
+            if waiting and len(result.token_ids) >= 5:
+                await waiting.pop(0)()
+    assert not waiting, "the answer was over too soon"
+    return result
