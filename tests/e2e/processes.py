@@ -1,0 +1,186 @@
+"""The processes of the service, each started by itself and on ports of its own.
+
+Unlike `paceline serve`, which a user starts, this starts any number of each with any settings, and
+lets a test kill, stop, continue and start again every one of them. Leaving the context kills all.
+"""
+
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from paceline.cli.readiness import GrpcProbe
+from paceline.cli.supervisor import Child, ChildSpec, Supervisor
+from paceline.config import child_environment
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 240.0
+GRACE_S = 10.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as server:
+        server.bind((HOST, 0))
+        port: int = server.getsockname()[1]
+        return port
+
+
+@dataclass(eq=False)
+class Service:
+    """One process of ours, running or not."""
+
+    supervisor: Supervisor
+    spec: ChildSpec
+    child: Child
+    is_ready: Callable[[], bool]
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        return self.child.process.pid
+
+    def wait_ready(self) -> None:
+        """Wait until it takes requests; raises `ChildFailed`, with its log, if that goes wrong."""
+        self.supervisor.wait_ready({self.child: self.is_ready}, START_TIMEOUT_S, lambda *_: None)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as the system does when memory runs out."""
+        self.child.process.kill()
+        self.child.process.wait()
+        # Meant to be dead: others may go on waiting.
+        self.supervisor.find_dead()
+
+    def stop(self) -> None:
+        """End it with SIGTERM, in order."""
+        self.supervisor.stop([self.child])
+
+    def pause(self) -> None:
+        """SIGSTOP: it is there, keeps its connections, and does nothing."""
+        self.child.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.child.process.send_signal(signal.SIGCONT)
+
+    def start_again(self) -> None:
+        """The same at the same address, when the process before has ended."""
+        self.child = self.supervisor.start(self.spec)
+
+
+@dataclass(eq=False)
+class Worker(Service):
+    """A target or a draft."""
+
+    role: str = ""
+    address: str = ""
+
+
+@dataclass(eq=False)
+class Coordinator(Service):
+    """A coordinator."""
+
+    url: str = ""
+    """Of the HTTP API, without `/v1`."""
+    grpc_address: str = ""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A whole service."""
+
+    target: Worker
+    drafts: dict[str, Worker]
+    """By the name of their drafter."""
+    coordinator: Coordinator
+    workers: list[Worker] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workers", [self.target, *self.drafts.values()])
+
+
+class Processes:
+    """Starts processes; a context manager that kills them all."""
+
+    def __init__(self, log_directory: Path, num_threads: int) -> None:
+        self._supervisor = Supervisor(log_directory)
+        self._num_threads = num_threads
+        self._num_started = 0
+
+    def target(self, **settings: Any) -> Worker:
+        """Start a target, with settings by their names in `target_service.config`."""
+        return self._worker("target", "paceline.v1.TargetService", settings)
+
+    def draft(self, drafter: str, **settings: Any) -> Worker:
+        """Start a draft, with settings by their names in `draft_service.config`."""
+        settings = {"drafter": drafter, **settings}
+        return self._worker("draft", "paceline.v1.DraftService", settings)
+
+    def coordinator(
+        self, targets: list[Worker], drafts: list[Worker], redis_url: str = "", **settings: Any
+    ) -> Coordinator:
+        """Start a coordinator of these workers; they need not be ready."""
+        http_port, grpc_port = free_port(), free_port()
+        values = {
+            "targets": tuple(worker.address for worker in targets),
+            "drafts": tuple(worker.address for worker in drafts),
+            "redis_url": redis_url,
+            "http_port": http_port,
+            "grpc_port": grpc_port,
+            **settings,
+        }
+        spec = self._spec("coordinator", values)
+        url = f"http://{HOST}:{http_port}"
+
+        def is_ready() -> bool:
+            try:
+                return httpx.get(f"{url}/ready", trust_env=False).is_success
+            except httpx.TransportError:
+                return False
+
+        child = self._supervisor.start(spec)
+        return Coordinator(self._supervisor, spec, child, is_ready, url, f"{HOST}:{grpc_port}")
+
+    def stack(
+        self, target: Worker, drafts: dict[str, Worker], redis_url: str = "", **settings: Any
+    ) -> Stack:
+        """These workers and a coordinator for them, all ready to be used."""
+        for worker in (target, *drafts.values()):
+            worker.wait_ready()
+        coordinator = self.coordinator([target], list(drafts.values()), redis_url, **settings)
+        coordinator.wait_ready()
+        return Stack(target, drafts, coordinator)
+
+    def _worker(self, role: str, service_name: str, settings: dict[str, Any]) -> Worker:
+        port = free_port()
+        values = {"port": port, "num_threads": self._num_threads, **settings}
+        spec = self._spec(f"{role}_service", values)
+        address = f"{HOST}:{port}"
+        probe = GrpcProbe(address, service_name)
+        return Worker(self._supervisor, spec, self._supervisor.start(spec), probe, role, address)
+
+    def _spec(self, module: str, values: dict[str, Any]) -> ChildSpec:
+        self._num_started += 1
+        threads = str(self._num_threads)
+        environment = child_environment(
+            {"host": HOST, **values}, {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        )
+        argv = [sys.executable, "-P", "-m", module]
+        return ChildSpec(f"{module}-{self._num_started}", argv, environment, GRACE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._supervisor.__exit__(kind, error, trace)

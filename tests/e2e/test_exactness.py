@@ -1,0 +1,170 @@
+"""With speculation the answer is the same, token by token, as without.
+
+On the default model and real processes. How a draft works, how many drafts there are, how many
+requests run at once and how tokens are chosen are combined in pairs: every value of one meets every
+value of each other.
+"""
+
+import itertools
+from collections.abc import Iterable
+
+import pytest
+from answers import OFF, Answer, Body, FrontEnd, ask, ask_all, check_equal, drafts
+from conftest import KV_CACHE_TOKENS
+from observed import metrics
+from processes import Coordinator, Processes, Stack, Worker
+from prompts import read_prompts
+
+pytestmark = pytest.mark.timeout(600)
+
+FACTORS: dict[str, tuple[object, ...]] = {
+    "num_drafts": (1, 3, 5, 8),
+    "drafter": ("prompt-lookup", "draft-model", "self"),
+    "concurrency": (1, 8),
+    "temperature": (0.0, 0.8),
+}
+NUM_PROMPTS = 12
+NUM_TOKENS = 32
+FAILURES = "draft_failures_total"
+
+
+def pairwise_cover(*factors: Iterable[object]) -> list[tuple[object, ...]]:
+    """Few combinations in which every two values of different factors meet."""
+
+    def pairs(combination: tuple[object, ...]) -> set[object]:
+        return set(itertools.combinations(enumerate(combination), 2))
+
+    combinations = list(itertools.product(*factors))
+    missing = set().union(*map(pairs, combinations))
+    cover = []
+    while missing:
+        best = max(combinations, key=lambda combination: len(pairs(combination) & missing))
+        cover.append(best)
+        missing -= pairs(best)
+    return cover
+
+
+COVER = pairwise_cover(*FACTORS.values())
+assert len(COVER) == 12, "as few as four numbers and three methods allow"
+
+
+def body(prompt: str, seed: int, temperature: float, num_tokens: int) -> Body:
+    return {
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": temperature,
+        "seed": seed,
+        "max_tokens": num_tokens,
+    }
+
+
+class Expected:
+    """Answers without speculation, made when they are first wanted."""
+
+    def __init__(self, coordinator: Coordinator, num_prompts: int, num_tokens: int) -> None:
+        self._coordinator = coordinator
+        self._prompts = read_prompts(num_prompts)
+        self._num_tokens = num_tokens
+        self._answers: dict[float, list[Answer]] = {}
+
+    def bodies(self, temperature: float) -> list[Body]:
+        """One for each prompt, with a seed of its own."""
+        return [
+            body(prompt, seed, temperature, self._num_tokens)
+            for seed, prompt in enumerate(self._prompts)
+        ]
+
+    async def answers(self, temperature: float) -> list[Answer]:
+        """One for each body."""
+        if temperature not in self._answers:
+            plain = [{**body, "speculation": OFF} for body in self.bodies(temperature)]
+            self._answers[temperature] = await ask_all(self._coordinator, plain, concurrency=4)
+        return self._answers[temperature]
+
+    async def check(
+        self, temperature: float, drafter: str, num_drafts: int, concurrency: int
+    ) -> None:
+        """Ask everything again with these drafts."""
+        expected = await self.answers(temperature)
+        speculation = drafts(drafter, num_drafts)
+        bodies = [{**body, "speculation": speculation} for body in self.bodies(temperature)]
+        answers = await ask_all(self._coordinator, bodies, concurrency)
+        for number, (answer, plain) in enumerate(zip(answers, expected, strict=True)):
+            check_equal(answer, plain, f"prompt {number} with {num_drafts} drafts by {drafter}")
+        num_checked = sum(answer.speculation["num_draft_tokens"] for answer in answers)
+        assert num_checked > 0, "no draft was checked, so nothing was tested"
+
+
+@pytest.fixture(scope="module")
+def expected(model_stack: Stack) -> Expected:
+    return Expected(model_stack.coordinator, NUM_PROMPTS, NUM_TOKENS)
+
+
+@pytest.mark.parametrize(tuple(FACTORS), COVER)
+async def test_drafts_change_nothing_of_an_answer(
+    expected: Expected, num_drafts: int, drafter: str, concurrency: int, temperature: float
+) -> None:
+    await expected.check(temperature, drafter, num_drafts, concurrency)
+
+
+@pytest.fixture(scope="module")
+def long_expected(model_stack: Stack) -> Expected:
+    return Expected(model_stack.coordinator, 60, 128)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(tuple(FACTORS), COVER)
+async def test_drafts_change_nothing_of_many_long_answers(
+    long_expected: Expected, num_drafts: int, drafter: str, concurrency: int, temperature: float
+) -> None:
+    await long_expected.check(temperature, drafter, num_drafts, concurrency)
+
+
+@pytest.fixture(scope="module")
+def bfloat16_expected(processes: Processes, model_workers: dict[str, Worker]) -> Iterable[Expected]:
+    """A target in bfloat16 with the drafts of the other one, which are in float32."""
+    target = processes.target(dtype="bfloat16", kv_cache_tokens=KV_CACHE_TOKENS)
+    drafts = {name: worker for name, worker in model_workers.items() if name != "target"}
+    stack = processes.stack(target, drafts)
+    yield Expected(stack.coordinator, 3, NUM_TOKENS)
+    stack.coordinator.stop()
+    target.stop()
+
+
+@pytest.mark.parametrize(
+    ("drafter", "num_drafts", "concurrency", "temperature"),
+    [("prompt-lookup", 8, 1, 0.0), ("draft-model", 3, 8, 0.8), ("self", 5, 8, 0.0)],
+)
+async def test_drafts_change_nothing_of_an_answer_in_bfloat16(
+    bfloat16_expected: Expected,
+    num_drafts: int,
+    drafter: str,
+    concurrency: int,
+    temperature: float,
+) -> None:
+    await bfloat16_expected.check(temperature, drafter, num_drafts, concurrency)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+async def test_the_target_as_its_own_draft_is_accepted_from_the_first_window_on(
+    model_stack: Stack, temperature: float
+) -> None:
+    coordinator = model_stack.coordinator
+    request = body("Name the days of the week.", 5, temperature, 24)
+    request |= {"ignore_eos": True, "speculation": drafts("self", 5)}
+    answer = await undisturbed_answer(coordinator, request)
+    # The last token of every window is the target's own, and the last window is cut short.
+    assert [len(part.token_ids) for part in answer.parts] == [1, 6, 6, 6, 5]
+    assert answer.speculation["draft_acceptance_rate"] == 1.0
+    assert answer.speculation["num_accepted_draft_tokens"] == 19
+
+
+async def undisturbed_answer(coordinator: Coordinator, request: Body) -> Answer:
+    """One for which no draft came late, as may happen on a busy machine."""
+    for _ in range(10):
+        before = await metrics(coordinator)
+        answer = await ask(coordinator, request, FrontEnd.HTTP_STREAM)
+        after = await metrics(coordinator)
+        if before.get(FAILURES) == after.get(FAILURES):
+            return answer
+    pytest.fail("in ten tries drafts always came late")

@@ -1,0 +1,334 @@
+"""Whatever dies, stops or leaves in the middle of an answer, the answer stays what it was.
+
+Real processes and real signals. The table model stands in for a large one except where a draft with
+weights is lost; drafts are asked for by name, so that a lost draft is missed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+
+import httpx
+import pytest
+from answers import (
+    OFF,
+    Answer,
+    Body,
+    ask,
+    check_equal,
+    drafts,
+    events,
+    gather,
+    grpc_request,
+    post,
+)
+from conftest import KV_CACHE_TOKENS, TABLE
+from observed import SOON_S, is_complete, is_idle, load, metrics, soon, status
+from processes import Coordinator, Processes, Stack, Worker
+from redis_server import ManagedRedis
+
+from paceline.client import Client
+
+pytestmark = pytest.mark.timeout(300)
+
+LONG: Body = {"prompt": "Once upon a time", "ignore_eos": True, "max_tokens": 1200}
+GREEDY: Body = {**LONG, "temperature": 0}
+SEEDED: Body = {**LONG, "temperature": 1.0, "seed": 11}
+ENDLESS: Body = {**GREEDY, "max_tokens": 4000}
+"""Takes longer than the test needs to leave."""
+ABORTED = "request_success_total:abort"
+FAULT_AT = 100
+"""Tokens after which the fault happens."""
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[ManagedRedis]:
+    with ManagedRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def module_stack(processes: Processes, redis: ManagedRedis) -> Iterator[Stack]:
+    workers = {
+        "draft-model": processes.draft("draft-model", model=f"{TABLE}:0.2"),
+        "prompt-lookup": processes.draft("prompt-lookup"),
+    }
+    stack = processes.stack(processes.target(model=TABLE), workers, redis.url)
+    yield stack
+    for service in (stack.coordinator, *stack.workers):
+        service.stop()
+
+
+@pytest.fixture
+async def stack(module_stack: Stack) -> AsyncIterator[Stack]:
+    """A whole service of the table model; what a test broke is mended behind it."""
+    yield module_stack
+    for worker in module_stack.workers:
+        if worker.child.has_ended:
+            worker.start_again()
+            worker.wait_ready()
+    await soon(lambda: is_complete(module_stack.coordinator), "all workers are back")
+
+
+async def ask_with_fault(
+    addresses: Sequence[str], body: Body, num_tokens: int, fault: Callable[[], None]
+) -> Answer:
+    """Ask over gRPC, and let the fault happen when so many tokens have come."""
+    responses = []
+    async with (
+        Client(*addresses) as client,
+        aclosing(client.generate(grpc_request(body))) as stream,
+    ):
+        has_happened = False
+        async for response in stream:
+            responses.append(response)
+            if not has_happened and response.num_committed_tokens >= num_tokens:
+                has_happened = True
+                await asyncio.to_thread(fault)
+    return gather(responses)
+
+
+def in_the_middle(coordinator: Coordinator, fault: Callable[[], object]) -> Callable[[], None]:
+    """The fault, and then proof that the answer was still being made."""
+
+    def happen() -> None:
+        fault()
+        found = httpx.get(f"{coordinator.url}/status", trust_env=False).json()
+        assert found["num_running"] == 1, "the answer was complete before the fault"
+
+    return happen
+
+
+@pytest.mark.parametrize("body", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("drafter", ["draft-model", "prompt-lookup"])
+async def test_a_draft_killed_in_mid_stream_changes_nothing(
+    stack: Stack, drafter: str, body: Body
+) -> None:
+    coordinator, draft = stack.coordinator, stack.drafts[drafter]
+    plain = await ask(coordinator, {**body, "speculation": OFF})
+    request = {**body, "speculation": drafts(drafter, 4)}
+    fault = in_the_middle(coordinator, draft.kill)
+    answer = await ask_with_fault([coordinator.grpc_address], request, FAULT_AT, fault)
+    check_equal(answer, plain, f"after the {drafter} draft was killed")
+    assert answer.speculation["num_draft_tokens"] > 0
+
+
+@pytest.mark.parametrize("drafter", ["draft-model", "prompt-lookup"])
+async def test_a_draft_stopped_in_mid_stream_and_continued_changes_nothing(
+    stack: Stack, drafter: str
+) -> None:
+    coordinator, draft = stack.coordinator, stack.drafts[drafter]
+    plain = await ask(coordinator, {**SEEDED, "speculation": OFF})
+    request = {**SEEDED, "speculation": drafts(drafter, 4)}
+    fault = in_the_middle(coordinator, draft.pause)
+    try:
+        answer = await ask_with_fault([coordinator.grpc_address], request, FAULT_AT, fault)
+        check_equal(answer, plain, f"after the {drafter} draft was stopped")
+    finally:
+        draft.resume()
+    # It then answers what it was asked long ago, to which nobody listens any more.
+    await soon(lambda: is_complete(coordinator), "the draft is back")
+    again = await ask(coordinator, request)
+    check_equal(again, plain, f"after the {drafter} draft was continued")
+
+
+@pytest.mark.parametrize("signal_name", ["kill", "pause"])
+async def test_a_draft_with_weights_lost_in_mid_stream_changes_nothing(
+    processes: Processes,
+    model_workers: dict[str, Worker],
+    draft_checkpoint: str,
+    signal_name: str,
+) -> None:
+    draft = processes.draft(
+        "draft-model", model=str(draft_checkpoint), kv_cache_tokens=KV_CACHE_TOKENS
+    )
+    stack = processes.stack(model_workers["target"], {"draft-model": draft})
+    coordinator = stack.coordinator
+    request: Body = {
+        "messages": [{"role": "user", "content": "Count from one to thirty in words."}],
+        "temperature": 0.8,
+        "seed": 3,
+        "max_tokens": 64,
+    }
+    try:
+        plain = await ask(coordinator, {**request, "speculation": OFF})
+        request["speculation"] = drafts("draft-model", 3)
+        fault = in_the_middle(coordinator, getattr(draft, signal_name))
+        answer = await ask_with_fault([coordinator.grpc_address], request, 12, fault)
+        check_equal(answer, plain, f"after {signal_name} of the draft")
+        assert answer.speculation["num_draft_tokens"] > 0
+    finally:
+        coordinator.stop()
+        draft.kill()
+
+
+@pytest.mark.parametrize("speculation", [OFF, drafts("draft-model", 4)], ids=["off", "drafts"])
+async def test_a_target_killed_and_started_again_in_mid_stream_loses_no_token(
+    stack: Stack, speculation: Body
+) -> None:
+    coordinator, target = stack.coordinator, stack.target
+    plain = await ask(coordinator, {**SEEDED, "speculation": OFF})
+
+    def restart() -> None:
+        target.kill()
+        target.start_again()
+
+    request = {**SEEDED, "speculation": speculation}
+    fault = in_the_middle(coordinator, restart)
+    answer = await ask_with_fault([coordinator.grpc_address], request, FAULT_AT, fault)
+    check_equal(answer, plain, "after the target was started again")
+
+
+async def test_a_target_killed_in_mid_stream_is_replaced_by_another(
+    stack: Stack, processes: Processes
+) -> None:
+    others = [processes.target(model=TABLE) for _ in range(2)]
+    for other in others:
+        other.wait_ready()
+    coordinator = processes.coordinator(others, list(stack.drafts.values()))
+    coordinator.wait_ready()
+    await soon(lambda: is_complete(coordinator), "all workers are connected")
+    plain = await ask(stack.coordinator, {**GREEDY, "speculation": OFF})
+
+    def kill_the_busy_one() -> None:
+        found = httpx.get(f"{coordinator.url}/status", trust_env=False).json()
+        busy = {w["address"] for w in found["workers"] if w["num_sequences"]}
+        (target,) = [other for other in others if other.address in busy]
+        target.kill()
+
+    fault = in_the_middle(coordinator, kill_the_busy_one)
+    request = {**GREEDY, "speculation": drafts("draft-model", 4)}
+    answer = await ask_with_fault([coordinator.grpc_address], request, FAULT_AT, fault)
+    check_equal(answer, plain, "at the other target")
+    coordinator.stop()
+    for other in others:
+        other.kill()
+
+
+async def test_an_answer_whose_target_stays_away_ends_with_an_error_and_not_as_if_complete(
+    stack: Stack,
+) -> None:
+    """CASES 26. The error comes when waiting for another target has been given up."""
+    seen = []
+    request = {**GREEDY, "return_token_ids": True}
+    async with aclosing(events(stack.coordinator, request)) as stream:
+        async for event in stream:
+            seen.append(event)
+            if len(seen) == 20:
+                stack.target.kill()
+    assert '"service_unavailable"' in seen[-1]
+    assert not any('"finish_reason":"' in event or event == "[DONE]" for event in seen)
+    response = await post(stack.coordinator, GREEDY)
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "unavailable"
+
+
+async def test_the_loss_of_redis_in_mid_stream_changes_nothing_and_is_reported(
+    stack: Stack, redis: ManagedRedis
+) -> None:
+    coordinator = stack.coordinator
+    plain = await ask(coordinator, {**SEEDED, "speculation": OFF})
+    request = {**SEEDED, "speculation": drafts("draft-model", 4)}
+    fault = in_the_middle(coordinator, redis.kill)
+    answer = await ask_with_fault([coordinator.grpc_address], request, FAULT_AT, fault)
+    check_equal(answer, plain, "after Redis was killed")
+
+    async def is_degraded() -> bool:
+        return (await metrics(coordinator))["session_store_degraded"] == 1
+
+    await soon(is_degraded, "the loss of Redis is in the metrics")
+    response = await post(coordinator, {**SEEDED, "max_tokens": 4})
+    assert response.status_code == 200
+    assert response.headers["x-paceline-session-store"] == "memory"
+    assert "in memory" in (await status(coordinator))["session_store"]
+
+    redis.start()
+
+    async def is_whole() -> bool:
+        return (await status(coordinator))["session_store"] == "redis"
+
+    await soon(is_whole, "Redis is in use again")
+
+
+@pytest.mark.parametrize("body", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+async def test_another_coordinator_goes_on_where_a_killed_one_was(
+    stack: Stack, processes: Processes, redis: ManagedRedis, body: Body
+) -> None:
+    workers = ([stack.target], list(stack.drafts.values()))
+    first = processes.coordinator(*workers, redis.url)
+    first.wait_ready()
+    request = {**body, "speculation": drafts("draft-model", 4)}
+    plain = await ask(stack.coordinator, {**body, "speculation": OFF})
+    addresses = [first.grpc_address, stack.coordinator.grpc_address]
+    before = await metrics(stack.coordinator)
+    is_running = in_the_middle(first, lambda: None)
+
+    def kill() -> None:
+        is_running()
+        first.kill()
+
+    answer = await ask_with_fault(addresses, request, FAULT_AT, kill)
+    check_equal(answer, plain, "from two coordinators")
+    after = await metrics(stack.coordinator)
+    num_tokens = after["generation_tokens_total"] - before["generation_tokens_total"]
+    assert 0 < num_tokens < len(plain.token_ids), "the other one made the rest, and only that"
+    await soon(lambda: is_idle(stack.coordinator), "the workers have closed all sequences")
+
+
+async def test_a_coordinator_that_is_told_to_stop_completes_its_answers_first(
+    stack: Stack, processes: Processes
+) -> None:
+    coordinator = processes.coordinator([stack.target], [])
+    coordinator.wait_ready()
+    plain = await ask(stack.coordinator, {**GREEDY, "speculation": OFF})
+    fault = in_the_middle(coordinator, coordinator.child.process.terminate)
+    answer = await ask_with_fault([coordinator.grpc_address], GREEDY, FAULT_AT, fault)
+    check_equal(answer, plain, "while the coordinator was stopping")
+    assert await asyncio.to_thread(coordinator.child.process.wait, SOON_S) == 0
+
+
+async def leave_http_stream(coordinator: Coordinator, body: Body) -> None:
+    async with aclosing(events(coordinator, body)) as stream:
+        async for _ in stream:
+            return
+
+
+async def leave_http(coordinator: Coordinator, body: Body) -> None:
+    request = asyncio.create_task(post(coordinator, body))
+
+    async def is_running() -> bool:
+        return (await status(coordinator))["num_running"] == 1
+
+    await soon(is_running, "the request is being answered")
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+
+
+async def leave_grpc(coordinator: Coordinator, body: Body) -> None:
+    async with (
+        Client(coordinator.grpc_address) as client,
+        aclosing(client.generate(grpc_request(body))) as stream,
+    ):
+        async for _ in stream:
+            return
+
+
+@pytest.mark.parametrize("leave", [leave_http_stream, leave_http, leave_grpc])
+@pytest.mark.parametrize("speculation", [OFF, drafts("draft-model", 4)], ids=["off", "drafts"])
+async def test_a_client_that_leaves_frees_its_sequence_everywhere(
+    stack: Stack,
+    leave: Callable[[Coordinator, Body], Awaitable[None]],
+    speculation: Body,
+) -> None:
+    coordinator = stack.coordinator
+    await soon(lambda: is_idle(coordinator), "nothing else runs")
+    before = await metrics(coordinator)
+    await leave(coordinator, {**ENDLESS, "speculation": speculation})
+    await soon(lambda: is_idle(coordinator), "the sequence is gone everywhere")
+    after = await metrics(coordinator)
+    assert after[ABORTED] - before.get(ABORTED, 0) == 1
+    num_tokens = after["generation_tokens_total"] - before["generation_tokens_total"]
+    assert num_tokens < ENDLESS["max_tokens"]
+    for worker in stack.workers:
+        assert (await load(worker)).num_sequences == 0
