@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 
 MAX_WAIT_SHARE = 0.25
 """Longest wait for returning sequences, as a share of the last pass."""
-RETURN_TIME_WEIGHT = 0.2
-"""Weight of the newest measurement in a sequence's mean return time."""
+RETURN_TIME_STEP = 1.25
+"""By how much a sequence's typical return time follows each measurement. Steps of one size lead to
+the median, which the odd long wait on a busy machine does not move."""
 STALL_S = 0.05
 """How long to sleep when nothing that waits can get a pass yet."""
 
@@ -82,14 +83,15 @@ class _Submission(Generic[RoundT, ResultT]):
     rounds: Sequence[RoundT]
     closed_sequence_ids: Sequence[str]
     is_goodbye: bool = False
+    arrived_at: float = field(default_factory=perf_counter)
 
 
 @dataclass(slots=True)
 class _Return:
-    """When a sequence got its last result, and how long it usually takes to come back."""
+    """When a sequence got its last result, and how long it typically takes to come back."""
 
     delivered_at: float
-    mean_s: float | None = None
+    typical_s: float | None = None
 
 
 class DeviceWorker(Generic[RoundT, ResultT]):
@@ -157,16 +159,24 @@ class DeviceWorker(Generic[RoundT, ResultT]):
             if ended and not submission.is_goodbye:
                 # Nothing else may follow for long: an idle worker must not look busy.
                 submission.caller.deliver([], self._stepper.load)
-            answers = [self._accept(submission.caller, round) for round in submission.rounds]
+            try:
+                answers = [self._accept(submission, round) for round in submission.rounds]
+            except Exception as error:  # The thread must outlive what it was handed.
+                answers = [*self._abandon(error)]
             self._deliver([answer for answer in answers if answer is not None])
 
-    def _accept(self, caller: Caller[ResultT], round: RoundT) -> ResultT | None:
-        self._callers[round.sequence_id] = caller
+    def _accept(self, submission: _Submission[RoundT, ResultT], round: RoundT) -> ResultT | None:
+        self._callers[round.sequence_id] = submission.caller
         came_back = self._returns.get(round.sequence_id)
         if came_back is not None:
-            took = perf_counter() - came_back.delivered_at
-            mean = took if came_back.mean_s is None else came_back.mean_s
-            came_back.mean_s = mean + RETURN_TIME_WEIGHT * (took - mean)
+            # Not now, when a pass of others may have kept it waiting.
+            took = submission.arrived_at - came_back.delivered_at
+            if came_back.typical_s is None:
+                came_back.typical_s = took
+            elif took > came_back.typical_s:
+                came_back.typical_s *= RETURN_TIME_STEP
+            else:
+                came_back.typical_s /= RETURN_TIME_STEP
         return self._stepper.accept(round)
 
     def _close(self, sequence_id: str) -> None:
@@ -180,9 +190,9 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         until = now
         for sequence_id in self._last_pass:
             expected = self._returns.get(sequence_id)
-            if expected is None or expected.mean_s is None:
+            if expected is None or expected.typical_s is None:
                 continue
-            due = expected.delivered_at + 1.5 * expected.mean_s
+            due = expected.delivered_at + 1.5 * expected.typical_s
             latest = expected.delivered_at + MAX_WAIT_SHARE * self._last_pass_s
             if due <= latest and not self._stepper.is_waiting(sequence_id):
                 until = max(until, due)
@@ -202,8 +212,7 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         try:
             results = self._stepper.step()
         except Exception as error:  # The thread must outlive a failed pass.
-            logger.exception("a pass failed")
-            results = self._stepper.abandon(f"the worker's pass failed: {error!r}")
+            results = self._abandon(error)
         if results is None:
             with self._wake:
                 if not self._inbox and not self._is_stopping:
@@ -215,6 +224,10 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         for sequence_id in self._last_pass:
             self._returns.setdefault(sequence_id, _Return(now)).delivered_at = now
         self._deliver(results)
+
+    def _abandon(self, error: Exception) -> list[ResultT]:
+        logger.exception("a pass failed")
+        return self._stepper.abandon(f"the worker's pass failed: {error!r}")
 
     def _deliver(self, results: Sequence[ResultT]) -> None:
         by_caller: dict[Caller[ResultT], list[ResultT]] = {}
