@@ -139,7 +139,7 @@ class MemoryStore:
         return self._leases.get(request_id)
 
     def take(self, request_id: str, epoch: int) -> Resumption | None:
-        """`takeover` at this epoch, or a later one where this one is used up."""
+        """`takeover` at this epoch, or above the owner's where that is not above it."""
         held = self._leases.get(request_id)
         if held is None:
             return None
@@ -147,7 +147,7 @@ class MemoryStore:
             Lease(
                 request_id=request_id,
                 session_id=held.session_id,
-                epoch=max(epoch, fresh_epoch(held.epoch)),
+                epoch=epoch if epoch > held.epoch else fresh_epoch(held.epoch),
                 body=held.body,
                 token_ids=held.token_ids[:],
                 finish_reason=held.finish_reason,

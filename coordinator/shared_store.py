@@ -109,16 +109,19 @@ class SharedStore:
         self._touch(lease)
 
     async def takeover(self, request_id: str) -> Resumption | None:
-        held = self._memory.find(request_id)
-        epoch = fresh_epoch(held.epoch if held else 0)
-        try:
-            reply = await self._ask(takeover_command(request_id, epoch, self._ttl_ms))
-            while isinstance(reply, int):
-                epoch = fresh_epoch(reply)
+        owner = 0
+        while True:
+            held = self._memory.find(request_id)
+            epoch = fresh_epoch(max(owner, held.epoch if held else 0))
+            try:
                 reply = await self._ask(takeover_command(request_id, epoch, self._ttl_ms))
-        except Away:
-            return self._take(request_id, epoch) or self._cannot_tell(request_id)
-        held = self._memory.find(request_id)
+            except Away:
+                return self._take(request_id, epoch) or self._cannot_tell(request_id)
+            held = self._memory.find(request_id)
+            if isinstance(reply, int):
+                owner = reply
+            elif held is None or held.epoch < epoch:
+                break  # else another takeover in this process came in between
         if reply is not None and (held is None or held.epoch < reply[0]):
             return self._memory.adopt(lease_of(request_id, epoch, reply))
         return self._take(request_id, epoch)

@@ -28,6 +28,13 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[ManagedRedis]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no outage; outages have tests of their own."""
+    monkeypatch.setattr("coordinator.session_store._REQUEST_BUDGET_S", 10)
+    monkeypatch.setattr("coordinator.session_store._WRITER_BUDGET_S", 10)
+
+
 @asynccontextmanager
 async def store_at(url: str) -> AsyncIterator[SessionStore]:
     store = await open_session_store(url)
@@ -169,6 +176,25 @@ async def test_a_takeover_where_the_owner_is_loses_nothing_that_is_not_written_y
         assert resumed.token_ids == (1, 2, 3)
         assert old.lost
         await recorded(resumed.lease, 3)
+
+
+async def test_of_many_takeovers_at_once_one_wins_and_the_others_hear_of_it(
+    redis_url: str,
+) -> None:
+    async with store_at(redis_url) as first, store_at(redis_url) as second:
+        old = await first.open(generation())
+        first.append(old, 0, [1])
+        await recorded(old, 1)
+        taken = await asyncio.gather(*(s.takeover("r") for s in [first, second] * 10))
+        leases = [resumed.lease for resumed in taken if resumed is not None]
+        assert len({lease.epoch for lease in leases}) == 20, "an epoch was given twice"
+        for index, lease in enumerate(leases):
+            [first, second][index % 2].append(lease, 1, [index])
+        await until(lambda: sum(not lease.lost for lease in leases) == 1)
+        (winner,) = (lease for lease in leases if not lease.lost)
+        assert winner.epoch == max(lease.epoch for lease in leases)
+        await recorded(winner, 2)
+        assert old.lost
 
 
 async def test_an_epoch_from_a_clock_that_is_ahead_is_still_surpassed(
