@@ -27,6 +27,9 @@ from paceline.engine.model import Logits, PassSequence
 from paceline.engine.support import check_supported
 from paceline.errors import InvalidConfig
 
+MIN_ROWS = 4
+"""Fewer rows run with copies of the last one: a single row would get other bits from some kernels,
+and the packed linear layers take longer for two rows than for four to six."""
 PROBE_LENGTH = 40
 """Tokens of the fixed text behind `numerics`."""
 
@@ -110,14 +113,11 @@ class TransformerModel:
             token_ids.extend(part.token_ids)
             positions.extend(range(start, end))
             wanted_rows.extend(range(len(token_ids) - part.num_logits, len(token_ids)))
-        if len(token_ids) == 1:
-            # Some kernels give a single row other bits: it runs with a twin that nobody looks at.
-            token_ids, positions = token_ids * 2, positions * 2
         num_wanted = len(wanted_rows)
         logits = self._decoder.logits(
-            torch.tensor(token_ids),
-            torch.tensor(positions),
-            torch.tensor(wanted_rows * 2 if num_wanted == 1 else wanted_rows, dtype=torch.long),
+            torch.tensor(_filled(token_ids)),
+            torch.tensor(_filled(positions)),
+            torch.tensor(_filled(wanted_rows), dtype=torch.long),
             AttentionPass(self._attention, sequences),
         )
         for part in batch:
@@ -155,3 +155,8 @@ class TransformerModel:
         digest = hashlib.blake2b("\n".join(facts).encode(), digest_size=16)
         digest.update(at_once.tobytes())
         return digest.hexdigest()
+
+
+def _filled(rows: list[int]) -> list[int]:
+    """The rows, with copies of the last one up to `MIN_ROWS`; none stay none."""
+    return rows + rows[-1:] * (MIN_ROWS - len(rows))
