@@ -5,7 +5,6 @@ slot of a cluster. One that arrives late or twice, or after a later one of the s
 harm. Knows no client and no connection.
 """
 
-from dataclasses import asdict
 from typing import Any
 
 from coordinator.records import Lease, Placement, pack_token_ids, unpack_token_ids
@@ -74,7 +73,9 @@ def write_command(script: str, lease: Lease, ttl_ms: int) -> tuple[Any, ...]:
         lease.body if lease.num_recorded < 0 else b"",
         lease.finish_reason.value if lease.finish_reason else b"",
         *("session", _name(lease.session_id)),
-        *(part for field in asdict(lease.placement).items() for part in field),
+        *("target", lease.placement.target),
+        *("draft", lease.placement.draft),
+        *("numerics", lease.placement.numerics),
     )
 
 

