@@ -152,11 +152,9 @@ class _Drafting:
         if plan.num_speculative_tokens < 1:
             return None
         if self._link is None:
-            worker = self._workers.draft(None)
-            if worker is None:
-                return None
-            self._link = DraftLink(self._sequence, worker)
-            self._warm_up = asyncio.create_task(self._ask(self._link, 1))
+            self._begin(self._workers.draft(None))
+        if self._link is None:
+            return None
         if self._sequence.num_new_tokens == 0:
             return None
         sent = perf_counter()
@@ -171,6 +169,12 @@ class _Drafting:
         if outcome.failure:
             self._replace()
         return outcome
+
+    def _begin(self, worker: DraftWorker | None) -> None:
+        """Let a draft read the sequence so far, while the target does something else."""
+        if worker is not None:
+            self._link = DraftLink(self._sequence, worker)
+            self._warm_up = asyncio.create_task(self._ask(self._link, 1))
 
     async def _ask(self, link: DraftLink, num_speculative_tokens: int) -> ProposeOutcome:
         sent = perf_counter()
@@ -194,3 +198,4 @@ class _Drafting:
         if worker is not self._link.worker:
             self.close()
             self._link, self._warm_up = None, None
+            self._begin(worker)

@@ -6,6 +6,7 @@ answers takes the next fault of the device's list; with none left, all goes well
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from enum import Enum
 from typing import Any
@@ -43,7 +44,7 @@ class FaultyDevice:
         self, make_stepper: Callable[[], Stepper[Any, Any]], faults: Iterable[Fault] = ()
     ) -> None:
         self._make_stepper = make_stepper
-        self._faults = iter(faults)
+        self._faults = deque(faults)
         self._inbox: asyncio.Queue[tuple[_Stream, Any]] = asyncio.Queue()
         self._owners: dict[str, _Stream] = {}
         self.stepper = make_stepper()
@@ -59,17 +60,24 @@ class FaultyDevice:
         while True:
             self._handle(*await self._inbox.get())
             while self._inbox.empty() and self.stepper.has_work:
-                self._pass(next(self._faults, Fault.NONE))
+                self._pass()
                 await asyncio.sleep(PASS_S)
 
-    def _pass(self, fault: Fault) -> None:
+    def _pass(self) -> None:
+        """One pass; what goes wrong with it is drawn when it has something to say."""
+        fault = self._faults[0] if self._faults else Fault.NONE
         try:
             if fault is Fault.FAILED:
                 raise ZeroDivisionError("injected")
             results = self.stepper.step() or []
         except Exception as error:  # as the device thread does it
             results, fault = self.stepper.abandon(repr(error)), Fault.NONE
+        if results:
+            self._next_fault()
         self._send(results, fault)
+
+    def _next_fault(self) -> Fault:
+        return self._faults.popleft() if self._faults else Fault.NONE
 
     def _handle(self, stream: "_Stream", message: Any) -> None:
         rounds, closed = message
@@ -82,7 +90,7 @@ class FaultyDevice:
             answer = self.stepper.accept(round)
             if answer is not None:
                 self.num_resends += answer.held is not None
-                self._send([answer], next(self._faults, Fault.NONE))
+                self._send([answer], self._next_fault())
 
     def _send(self, results: list[Any], fault: Fault) -> None:
         for result in results:

@@ -100,7 +100,7 @@ def cases(draw: st.DrawFn) -> tuple[TableLaw, list[int], SequenceSettings]:
 
 
 @given(st.data(), cases(), PLANS)
-@examples(max_examples=150)
+@examples(max_examples=100)
 def test_faults_and_drafts_of_all_kinds_never_change_the_text(
     data: st.DataObject,
     case: tuple[TableLaw, list[int], SequenceSettings],
@@ -126,7 +126,7 @@ def test_faults_and_drafts_of_all_kinds_never_change_the_text(
 
 
 @given(st.lists(FAULTS, max_size=6), st.data(), st.integers(7, 12))
-@examples(max_examples=40)
+@examples(max_examples=25)
 def test_many_sequences_in_a_pool_far_too_small_for_them_say_the_same(
     faults: list[Fault], data: st.DataObject, num_cells: int
 ) -> None:
@@ -190,7 +190,7 @@ def test_two_callers_with_one_sequence_id_both_get_their_own_text(
 ) -> None:
     settings = replace(SEEDED, temperature=temperature)
     prompts = [PROMPT, other_prompt]
-    for delay_ms in range(0, 80, 5):
+    for delay_ms in range(0, 80, 10):
         said = said_by_two_callers(prompts, settings, delay_ms / 1000)
         assert said == [plain_text(LAW, prompt, settings) for prompt in reversed(prompts)]
 
