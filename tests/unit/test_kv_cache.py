@@ -166,7 +166,15 @@ class CacheMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "a"]),
     )
     def begin(self, blocks: list[int], rest: list[int], salt: str) -> None:
-        token_ids = [block for block in blocks for _ in range(BLOCK_SIZE)] + rest
+        self.open([block for block in blocks for _ in range(BLOCK_SIZE)] + rest, salt)
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def begin_as_another_did(self, data: st.DataObject) -> None:
+        salt, token_ids = data.draw(st.sampled_from(sorted(self.seen)))
+        self.open([*token_ids, 1], salt)
+
+    def open(self, token_ids: list[int], salt: str) -> None:
         kv = self.cache.open(token_ids, salt)
         assert kv.num_tokens < len(token_ids)
         assert kv.num_tokens % BLOCK_SIZE == 0
@@ -182,6 +190,11 @@ class CacheMachine(RuleBasedStateMachine):
         if not self.cache.reserve(kv, len(token_ids) + len(more)):
             return
         token_ids += more
+        self.compute_all(kv, token_ids, salt)
+
+    def compute_all(self, kv: KV, token_ids: list[int], salt: str) -> None:
+        if not self.cache.reserve(kv, len(token_ids)):
+            return
         compute(kv, token_ids)
         self.cache.register(kv, token_ids)
         for end in range(BLOCK_SIZE, len(token_ids) + 1, BLOCK_SIZE):
@@ -199,11 +212,12 @@ class CacheMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
-    def roll_back(self, data: st.DataObject) -> None:
-        kv, token_ids, _ = data.draw(st.sampled_from(self.running))
+    def roll_back_and_go_on(self, data: st.DataObject) -> None:
+        kv, token_ids, salt = data.draw(st.sampled_from(self.running))
         length = data.draw(st.integers(1, len(token_ids)))
         self.cache.truncate(kv, length - 1)
-        del token_ids[length:]
+        token_ids[length:] = [data.draw(st.integers(0, 2))] * (len(token_ids) - length)
+        self.compute_all(kv, token_ids, salt)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
