@@ -179,6 +179,12 @@ class TokenLog:
     """The tokens of a sequence, four bytes each."""
 
     token_ids: "array[int]" = field(default_factory=lambda: array("I"))
+    """Only `sync` may change what is there; anybody may append."""
+    _num_hashed: int = field(default=0, init=False, compare=False)
+    _hasher: "hashlib.blake2b" = field(
+        default_factory=lambda: _new_hasher(), init=False, compare=False
+    )
+    """Has seen the first `_num_hashed` tokens: a long sequence is not hashed anew every round."""
 
     @classmethod
     def of(cls, token_ids: Iterable[int]) -> "TokenLog":
@@ -190,7 +196,11 @@ class TokenLog:
 
     def prefix_hash(self, length: int) -> int:
         """The hash of the first `length` tokens (see tokens.proto)."""
-        return prefix_hash(self.token_ids[:length])
+        if length < self._num_hashed:
+            return prefix_hash(self.token_ids[:length])
+        self._hasher.update(_packed(self.token_ids[self._num_hashed : length]))
+        self._num_hashed = min(length, len(self))
+        return int.from_bytes(self._hasher.digest(), "little")
 
     def span(self, start: int) -> TokenSpan:
         """The span that brings a worker which holds `start` tokens up to date."""
@@ -204,16 +214,27 @@ class TokenLog:
         if span.start > len(self) or self.prefix_hash(span.start) != span.prefix_hash:
             return False
         self.token_ids[span.start :] = array("I", span.token_ids)
+        if span.start < self._num_hashed:
+            self._num_hashed, self._hasher = 0, _new_hasher()
         return True
 
 
 def prefix_hash(token_ids: "array[int]") -> int:
     """BLAKE2b-64 over little-endian 4-byte ids, read as a little-endian integer (tokens.proto)."""
+    hasher = _new_hasher()
+    hasher.update(_packed(token_ids))
+    return int.from_bytes(hasher.digest(), "little")
+
+
+def _new_hasher() -> "hashlib.blake2b":
+    return hashlib.blake2b(digest_size=8)
+
+
+def _packed(token_ids: "array[int]") -> bytes:
     if sys.byteorder == "big":
         token_ids = token_ids[:]
         token_ids.byteswap()
-    digest = hashlib.blake2b(token_ids.tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    return token_ids.tobytes()
 
 
 def common_length(a: "array[int]", b: "array[int]") -> int:
