@@ -7,8 +7,9 @@ number is the one with the highest expected rate
 
 where acceptance is conditional on the draft before, learned per position from this sequence with
 what other sequences saw as a prior, and the time of a wider pass comes from the target's measured
-cost table. With zero drafts the target goes on alone for `PROBE_EVERY` tokens, then one round tries
-again. Where drafting stops depends on counts and times only, never on a token's value.
+cost table. Every `PROBE_EVERY` tokens a round tries one draft more, or one when there were none and
+the target went on alone. Where drafting stops depends on counts and times only, never on a token's
+value.
 
 Knows no network; times are seconds.
 """
@@ -24,7 +25,8 @@ from coordinator.sequence import Sequence
 from paceline.rounds import PassCost
 
 PROBE_EVERY = 32
-"""Tokens of plain decoding between two tries, so that a text that turns repetitive is noticed."""
+"""Tokens between two tries of a draft more than pays, so that a text that turns repetitive is
+noticed."""
 MAX_MISSES = 3
 """Proposals that may fail in a row before the draft is left alone for a while."""
 FIRST_PAUSE_ROUNDS = 32
@@ -169,8 +171,8 @@ class AdaptiveSpeculation:
         self._acceptance = Acceptance()
         self._patience = _Patience()
         self._num_wanted = 0
-        self._num_plain = 0
-        """Tokens committed without drafts since speculation last seemed to pay."""
+        self._num_since_probe = 0
+        """Tokens committed since a draft more than seemed to pay was tried."""
         self._other_rows = 0.0
         self._other_tokens = 0.0
         self._mean_committed = 1.0
@@ -179,12 +181,13 @@ class AdaptiveSpeculation:
         """The next round."""
         is_first = sequence.num_new_tokens == 0
         self._num_wanted = self._best_number(len(sequence.log))
-        if self._num_wanted == 0 and self._num_plain >= PROBE_EVERY:
-            self._num_wanted = 1
         if self._patience.is_pausing():
             return RoundPlan(0, 1, 0.0)
-        if self._num_wanted == 0 and not is_first:
-            return RoundPlan(0, PROBE_EVERY - self._num_plain, 0.0)
+        if self._num_since_probe >= PROBE_EVERY:
+            self._num_wanted = min(self._num_wanted + 1, self._max_drafts)
+            self._num_since_probe = 0
+        elif self._num_wanted == 0 and not is_first:
+            return RoundPlan(0, PROBE_EVERY - self._num_since_probe, 0.0)
         return RoundPlan(self._num_wanted, 1, self._propose_timeout_s(len(sequence.log)))
 
     def observe(self, sequence: Sequence, committed: Committed) -> None:
@@ -198,7 +201,7 @@ class AdaptiveSpeculation:
         if num_drafts:
             self._acceptance.record(num_drafts, num_accepted, DECAY)
             self._shared.acceptance.record(num_drafts, num_accepted, SHARED_DECAY)
-        self._num_plain = 0 if propose is not None else self._num_plain + len(committed.token_ids)
+        self._num_since_probe += len(committed.token_ids)
         self._observe_batch(sequence, committed)
 
     def _observe_batch(self, sequence: Sequence, committed: Committed) -> None:
