@@ -31,6 +31,9 @@ from target_service.acceptance import accept_drafts
 MAX_DECODE_ROWS = 32
 """A sequence with no more tokens to run than this decodes; more are a prefill, cut in chunks."""
 
+MAX_IDLE_S = 1.0
+"""How long sequences that want nothing may keep others from running by the room they hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class VerifierLimits:
@@ -74,6 +77,8 @@ class Verifier:
         self._limits = limits
         self._table = SequenceTable(model.kv_cache)
         self._waiting: dict[str, _Pending] = {}
+        self._stalled_since: float | None = None
+        """Since when rounds have waited in vain for room."""
 
     def accept(self, round: VerifyRound) -> VerifyResult | None:
         """Place a round; an answer at once means that it will not get a pass."""
@@ -127,9 +132,10 @@ class Verifier:
 
     def step(self) -> list[VerifyResult] | None:
         """Run one pass and return what it committed; None when nothing can run yet."""
-        shares = self._schedule()
+        shares = self._schedule() or self._schedule_instead_of_idle()
         if not shares:
             return None
+        self._stalled_since = None
         started = perf_counter()
         for share in shares:
             share.pending.queue_s = share.pending.queue_s or started - share.pending.arrived_at
@@ -183,6 +189,21 @@ class Verifier:
                 prefill_rows -= len(token_ids)
             if token_ids:
                 shares.append(_Share(pending, PassSequence(kv, token_ids, num_logits)))
+        return shares
+
+    def _schedule_instead_of_idle(self) -> list[_Share]:
+        """Those who have the room are older, and idle: no rounds of theirs wait.
+
+        That is soon over, unless their clients have stopped reading. Then they lose it.
+        """
+        now = perf_counter()
+        self._stalled_since = self._stalled_since or now
+        shares: list[_Share] = []
+        busy = [pending.sequence for pending in self._waiting.values()]
+        while busy and not shares and now - self._stalled_since >= MAX_IDLE_S:
+            if not self._table.evict_idle(busy):
+                break
+            shares = self._schedule()
         return shares
 
     def _commit(self, pending: _Pending, logits: Logits) -> VerifyResult:

@@ -106,6 +106,15 @@ class SequenceTable:
             self.num_preemptions += 1
         return sequence.kv
 
+    def evict_idle(self, busy: Collection[EngineSequence]) -> bool:
+        """Take the KV of the newest sequence that is not in `busy`; False when none has any."""
+        victim = self._newest_with_kv(busy)
+        if victim is None:
+            return False
+        self._drop_kv(victim)
+        self.num_preemptions += 1
+        return True
+
     def ran(self, sequence: EngineSequence, token_ids: Sequence[int]) -> None:
         """A pass has computed the KV of these tokens behind what was computed before."""
         sequence.computed.extend(token_ids)

@@ -108,6 +108,23 @@ def test_a_pool_far_too_small_for_the_load_changes_no_text(num_cells: int, num_d
     assert verifier.load.kv_used == verifier.load.num_sequences == 0
 
 
+def test_older_sequences_that_want_nothing_lose_their_room_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verifier = new_verifier(num_cells=8, cell_size=4)
+    settings = replace(GREEDY, max_length=30)
+    idle = Owner(verifier, [1] * 20, settings, "idle")
+    idle.ask()
+    owner = Owner(verifier, [2] * 20, settings, "b")
+    assert owner.send() is None
+    assert verifier.step() is None, "it may soon be back"
+    monkeypatch.setattr("target_service.verifier.MAX_IDLE_S", 0.0)
+    (result,) = verifier.step() or []
+    owner.hear(result)
+    idle.ask(start=len(idle.log), max_new_tokens=3)
+    assert (owner.said, idle.said) == (owner.expected[:1], idle.expected[:4])
+
+
 def test_settings_that_leave_no_token_fail_alone() -> None:
     verifier = new_verifier()
     bans = tuple((token_id, -100.0) for token_id in range(VOCAB_SIZE))
