@@ -80,7 +80,12 @@ class Stack:
 
 
 class BareLoop:
-    """The engine's model and the verifier in this process, without any service around them."""
+    """The engine's model and the verifier in this process, without any service around them.
+
+    Runs on a thread beside the one that loaded the model, as in a target. OpenMP then counts more
+    threads than cores and hardly spins; on the loading thread it spins for milliseconds, and the
+    comparison would be one of these two ways to wait.
+    """
 
     def __init__(self, model: LanguageModel) -> None:
         self._verifier = Verifier(model, VerifierLimits())
@@ -88,6 +93,10 @@ class BareLoop:
 
     def run(self, prompts: Sequence[Prompt], num_tokens: int) -> Run:
         """All prompts at the same time."""
+        with ThreadPoolExecutor(1) as device:
+            return device.submit(self._run, prompts, num_tokens).result()
+
+    def _run(self, prompts: Sequence[Prompt], num_tokens: int) -> Run:
         self._num_runs += 1
         started = perf_counter()
         token_ids: dict[str, list[int]] = {}
