@@ -31,7 +31,7 @@ class RoundPlan:
 
     num_speculative_tokens: int
     max_new_tokens: int
-    """Tokens for which the target goes on alone when there are no drafts."""
+    """Tokens for which the target goes on alone when no draft was asked."""
     propose_timeout_s: float
 
 
@@ -102,7 +102,7 @@ async def decode(
             plan = speculation.plan(sequence)
             proposal = await drafting.propose(plan)
             drafts = proposal.drafts if proposal else NO_DRAFTS
-            max_new_tokens = 1 if drafts.token_ids else plan.max_new_tokens
+            max_new_tokens = 1 if proposal else plan.max_new_tokens
             try:
                 async with aclosing(target.verify(drafts, max_new_tokens)) as results:
                     sent = perf_counter()

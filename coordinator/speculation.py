@@ -29,7 +29,7 @@ PROBE_EVERY = 32
 noticed."""
 MAX_MISSES = 3
 """Proposals that may fail in a row before the draft is left alone for a while."""
-FIRST_PAUSE_ROUNDS = 32
+FIRST_PAUSE_TOKENS = 32
 EXACT_TIMEOUT_S = 1.0
 """Least patience with a draft whose number of tokens the request asked for."""
 SHORTEST_TIMEOUT_S = 0.02
@@ -103,7 +103,9 @@ class CostModel:
         """Correct the table by what a pass really took."""
         expected = self.pass_s(num_rows, context) / self._scale
         if expected > 0 and elapsed_s > 0:
-            self._scale += 0.05 * (elapsed_s / expected - self._scale)
+            # A prefill, or a moment's trouble, must not distort what the next rounds expect.
+            scale = min(max(elapsed_s / expected, self._scale / 2), self._scale * 2)
+            self._scale += 0.05 * (scale - self._scale)
 
     def record_propose(self, num_drafts: int, elapsed_s: float) -> None:
         """Remember what a proposal took."""
@@ -150,11 +152,12 @@ class ExactSpeculation:
 
     def plan(self, sequence: Sequence) -> RoundPlan:
         """The next round."""
-        if self._patience.is_pausing():
-            return RoundPlan(0, 1, 0.0)
+        if num_alone := self._patience.pause_tokens():
+            return RoundPlan(0, num_alone, 0.0)
         # A draft as slow as the target, four times over, is still what was asked for.
         slowest_s = 4 * self._num_drafts * self._shared.costs.pass_s(1, len(sequence.log))
-        return RoundPlan(self._num_drafts, 1, max(EXACT_TIMEOUT_S, slowest_s))
+        num_alone = _tokens_without_a_draft(sequence)
+        return RoundPlan(self._num_drafts, num_alone, max(EXACT_TIMEOUT_S, slowest_s))
 
     def observe(self, sequence: Sequence, committed: Committed) -> None:
         """Notice a draft that does not answer."""
@@ -181,14 +184,16 @@ class AdaptiveSpeculation:
         """The next round."""
         is_first = sequence.num_new_tokens == 0
         self._num_wanted = self._best_number(len(sequence.log))
-        if self._patience.is_pausing():
-            return RoundPlan(0, 1, 0.0)
+        if num_alone := self._patience.pause_tokens():
+            return RoundPlan(0, num_alone, 0.0)
         if self._num_since_probe >= PROBE_EVERY:
             self._num_wanted = min(self._num_wanted + 1, self._max_drafts)
             self._num_since_probe = 0
         elif self._num_wanted == 0 and not is_first:
             return RoundPlan(0, PROBE_EVERY - self._num_since_probe, 0.0)
-        return RoundPlan(self._num_wanted, 1, self._propose_timeout_s(len(sequence.log)))
+        num_alone = _tokens_without_a_draft(sequence)
+        timeout_s = self._propose_timeout_s(len(sequence.log))
+        return RoundPlan(self._num_wanted, num_alone, timeout_s)
 
     def observe(self, sequence: Sequence, committed: Committed) -> None:
         """A pass of the target has come back."""
@@ -239,23 +244,28 @@ class AdaptiveSpeculation:
         return min(max(2 * usual_s, SHORTEST_TIMEOUT_S), plain_s) if usual_s else plain_s
 
 
+def _tokens_without_a_draft(sequence: Sequence) -> int:
+    """For how many tokens the target goes on when drafts are wanted but no draft is there.
+
+    Behind the prompt only for one: the draft is reading the prompt just then.
+    """
+    return 1 if sequence.num_new_tokens == 0 else PROBE_EVERY
+
+
 class _Patience:
     """Leaves a draft alone after some misses in a row, each time for twice as long."""
 
     def __init__(self) -> None:
         self._num_misses = 0
-        self._pause_rounds = FIRST_PAUSE_ROUNDS
-        self._num_paused = 0
+        self._pause_tokens = FIRST_PAUSE_TOKENS
 
-    def is_pausing(self) -> bool:
-        """Whether the next round should do without the draft; counts the round."""
+    def pause_tokens(self) -> int:
+        """For how many tokens the target should go on alone now; mostly 0."""
         if self._num_misses < MAX_MISSES:
-            return False
-        self._num_paused += 1
-        if self._num_paused >= self._pause_rounds:
-            self._num_misses, self._num_paused = 0, 0
-            self._pause_rounds *= 2
-        return True
+            return 0
+        self._num_misses = 0
+        self._pause_tokens *= 2
+        return self._pause_tokens // 2
 
     def observe(self, committed: Committed) -> None:
         """Count a miss, or forget the misses."""
@@ -265,4 +275,4 @@ class _Patience:
             self._num_misses += 1
         else:
             self._num_misses = 0
-            self._pause_rounds = FIRST_PAUSE_ROUNDS
+            self._pause_tokens = FIRST_PAUSE_TOKENS

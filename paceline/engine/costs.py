@@ -10,7 +10,7 @@ from paceline.engine.kv_cache import KVSequence
 from paceline.engine.model import LanguageModel, PassSequence
 from paceline.rounds import PassCost
 
-ROWS = (1, 2, 4, 8, 16)
+ROWS = (1, 4, 6, 8, 16)
 CONTEXTS = (256, 1024, 4096)
 NUM_REPEATS = 3
 MAX_SECONDS = 2.0

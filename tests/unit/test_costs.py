@@ -12,7 +12,7 @@ def test_the_table_has_every_number_of_rows_for_the_contexts_that_fit() -> None:
     costs = measure_pass_costs(model)
     assert perf_counter() - start < MAX_SECONDS + 1
     assert [(cost.rows, cost.context) for cost in costs] == [
-        (rows, context) for context in (256, 1024) for rows in (1, 2, 4, 8, 16)
+        (rows, context) for context in (256, 1024) for rows in (1, 4, 6, 8, 16)
     ]
     assert all(cost.milliseconds > 0 for cost in costs)
     assert model.kv_cache.num_used == 0

@@ -9,7 +9,7 @@ from coordinator.decode_loop import Committed, ProposeOutcome, RoundPlan, Specul
 from coordinator.sequence import Sequence
 from coordinator.speculation import (
     EXACT_TIMEOUT_S,
-    FIRST_PAUSE_ROUNDS,
+    FIRST_PAUSE_TOKENS,
     MAX_MISSES,
     PROBE_EVERY,
     Acceptance,
@@ -50,7 +50,7 @@ class Simulation:
         if plan.num_speculative_tokens and not is_first:
             elapsed_s = self.propose_s_per_token * plan.num_speculative_tokens
             propose = ProposeOutcome(Drafts([1] * num_drafts), elapsed_s, failure=self.failure)
-        num_passes = 1 if num_drafts else plan.max_new_tokens
+        num_passes = 1 if propose else plan.max_new_tokens
         for _ in range(num_passes):
             self.commit(num_drafts, propose)
             propose = None
@@ -158,24 +158,17 @@ def test_a_draft_that_misses_is_left_alone_for_longer_and_longer(failure: str) -
     simulation = Simulation(ExactSpeculation(experience(), 4))
     simulation.round()
     simulation.failure = failure
-    pauses: list[int] = []
-    numbers = simulation.numbers(300)
-    length = 0
-    for number in numbers:
-        if number == 0:
-            length += 1
-        elif length:
-            pauses.append(length)
-            length = 0
-    assert numbers[:MAX_MISSES] == [4] * MAX_MISSES
-    assert pauses[:3] == [FIRST_PAUSE_ROUNDS, 2 * FIRST_PAUSE_ROUNDS, 4 * FIRST_PAUSE_ROUNDS]
+    plans = [simulation.round() for _ in range(3 * (MAX_MISSES + 1))]
+    pauses = [plan.max_new_tokens for plan in plans if not plan.num_speculative_tokens]
+    assert [plan.num_speculative_tokens for plan in plans] == 3 * [*[4] * MAX_MISSES, 0]
+    assert pauses == [FIRST_PAUSE_TOKENS, 2 * FIRST_PAUSE_TOKENS, 4 * FIRST_PAUSE_TOKENS]
 
 
 def test_a_draft_that_answers_again_is_trusted_again() -> None:
     simulation = Simulation(ExactSpeculation(experience(), 4))
     simulation.round()
     simulation.failure = "timeout"
-    simulation.numbers(MAX_MISSES + FIRST_PAUSE_ROUNDS)
+    simulation.numbers(MAX_MISSES + 1)
     simulation.failure = ""
     assert simulation.numbers(50) == [4] * 50
 
