@@ -13,7 +13,7 @@ from draft_service.proposer import Proposer
 from draft_service.servicer import SERVICE_NAME, DraftServicer
 from paceline import __version__
 from paceline.config import load_settings
-from paceline.engine.device_worker import DeviceWorker
+from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.engine.worker_model import WorkerModel, build_worker_model
 from paceline.errors import InvalidConfig
 from paceline.logs import configure_logging
@@ -28,9 +28,12 @@ STOP_GRACE_S = 2.0
 
 async def serve(settings: DraftSettings) -> None:
     """Run until a signal."""
-    loaded = build_worker_model(settings) if needs_model(settings.drafter) else None
+    thread = device_thread("draft-device")
+    loaded = None
+    if needs_model(settings.drafter):
+        loaded = thread.submit(build_worker_model, settings).result()
     drafter = make_drafter(settings, loaded)
-    worker = DeviceWorker(Proposer(drafter, settings.max_speculative_tokens), name="draft-device")
+    worker = DeviceWorker(Proposer(drafter, settings.max_speculative_tokens), thread)
     servicer = DraftServicer(worker, _info(settings, loaded))
     server = GrpcServer(SERVICE_NAME, partial(add_DraftServiceServicer_to_server, servicer))
     port = await server.start(settings.host, settings.port)

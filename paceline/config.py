@@ -122,6 +122,12 @@ def describe_settings(cls: type[Settings]) -> list[SettingDoc]:
     ]
 
 
+def set_default_environment(values: Mapping[str, str]) -> None:
+    """Set variables that libraries read, except those that are set already."""
+    for key, text in values.items():
+        os.environ.setdefault(key, text)
+
+
 def child_environment(settings: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:
     """The environment for a child process: ours, but of `PACELINE_` keys exactly `settings`.
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from paceline import __version__
 from paceline.config import load_settings
-from paceline.engine.device_worker import DeviceWorker
+from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.engine.worker_model import WorkerModel, build_worker_model
 from paceline.errors import InvalidConfig
 from paceline.logs import configure_logging
@@ -26,10 +26,11 @@ STOP_GRACE_S = 2.0
 
 async def serve(settings: TargetSettings) -> None:
     """Run until a signal."""
-    loaded = build_worker_model(settings, settings.max_model_len)
+    thread = device_thread("target-device")
+    loaded = thread.submit(build_worker_model, settings, settings.max_model_len).result()
     limits = VerifierLimits(settings.max_batch_tokens, settings.max_speculative_tokens)
     verifier = Verifier(loaded.model, limits)
-    worker = DeviceWorker(verifier, name="target-device")
+    worker = DeviceWorker(verifier, thread)
     servicer = TargetServicer(worker, _info(loaded, verifier, settings), loaded.tokenizer_files)
     server = GrpcServer(SERVICE_NAME, partial(add_TargetServiceServicer_to_server, servicer))
     port = await server.start(settings.host, settings.port)

@@ -17,7 +17,7 @@ from draft_service.drafters.draft_model import ModelDrafter
 from draft_service.drafters.prompt_lookup import PromptLookupDrafter
 from draft_service.proposer import Drafter, Proposer
 from draft_service.servicer import DraftServicer
-from paceline.engine.device_worker import DeviceWorker, Stepper
+from paceline.engine.device_worker import DeviceWorker, Stepper, device_thread
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.engine.table_tokenizer import table_tokenizer_files
 from paceline.engine.tokenizer_files import tokenizer_digest
@@ -68,7 +68,7 @@ class WorkerServer:
 
     async def start(self) -> None:
         self._stepper, add_to = self._build()
-        self._worker = DeviceWorker(self._stepper, name="device")
+        self._worker = DeviceWorker(self._stepper, device_thread("device"))
         self._server = GrpcServer("worker", add_to(self._worker))
         self._port = await self._server.start("127.0.0.1", self._port)
         self._worker.start()

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
@@ -94,11 +95,21 @@ class _Return:
     typical_s: float | None = None
 
 
+def device_thread(name: str) -> ThreadPoolExecutor:
+    """The one thread of a worker, to load the model on and then to run it.
+
+    Both on one thread: OpenMP makes a team of threads for each thread that computes, and with two
+    teams there are more threads than cores, which makes it wait in a far slower way.
+    """
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+
 class DeviceWorker(Generic[RoundT, ResultT]):
     """Runs a stepper on a thread of its own."""
 
-    def __init__(self, stepper: Stepper[RoundT, ResultT], name: str) -> None:
+    def __init__(self, stepper: Stepper[RoundT, ResultT], thread: ThreadPoolExecutor) -> None:
         self._stepper = stepper
+        self._executor = thread
         self._inbox: deque[_Submission[RoundT, ResultT]] = deque()
         self._wake = threading.Condition()
         self._is_stopping = False
@@ -106,20 +117,19 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         self._returns: dict[str, _Return] = {}
         self._last_pass: list[str] = []
         self._last_pass_s = 0.0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Begin to take rounds."""
         # Results reach the event loop sooner when the interpreter lock changes hands sooner.
         sys.setswitchinterval(0.0005)
-        self._thread.start()
+        self._executor.submit(self._run)
 
     def stop(self) -> None:
         """Finish the pass that runs and end the thread."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify()
-        self._thread.join()
+        self._executor.shutdown()
 
     def submit(
         self, caller: Caller[ResultT], rounds: Sequence[RoundT], closed: Sequence[str] = ()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from paceline.config import set_default_environment
 from paceline.engine.model import LanguageModel
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.engine.table_tokenizer import table_tokenizer_files
@@ -72,6 +73,9 @@ def _table_model(settings: ModelSettings, max_model_len: int | None) -> WorkerMo
 
 
 def _transformer_model(settings: ModelSettings, max_model_len: int | None) -> WorkerModel:
+    # OpenMP reads it when torch is imported. By default its threads spin for milliseconds after
+    # each operation, on cores that other processes need; not at all makes each pass slower.
+    set_default_environment({"GOMP_SPINCOUNT": "10000"})
     import torch
 
     from paceline.engine.costs import measure_pass_costs

@@ -9,7 +9,7 @@ from queue import Empty, Queue
 import pytest
 
 from paceline.engine import device_worker
-from paceline.engine.device_worker import Caller, DeviceWorker
+from paceline.engine.device_worker import Caller, DeviceWorker, device_thread
 from paceline.rounds import WorkerLoad
 
 PATIENCE_S = 10.0
@@ -118,7 +118,7 @@ def stepper() -> Stepper:
 
 @pytest.fixture
 def worker(stepper: Stepper) -> Iterator[Worker]:
-    worker = Worker(stepper, "device")
+    worker = Worker(stepper, device_thread("device"))
     worker.start()
     yield worker
     stepper.may_step.set()
@@ -245,13 +245,14 @@ def test_a_pass_that_finds_nothing_to_run_is_tried_again(worker: Worker, stepper
 
 
 def test_stopping_ends_the_thread_with_the_pass_that_runs(stepper: Stepper) -> None:
-    worker = Worker(stepper, "short-lived")
+    worker = Worker(stepper, device_thread("short-lived"))
     worker.start()
     listener = Listener()
     worker.submit(listener.caller, [Round("a")])
     listener.hear()
     worker.stop()
-    assert "short-lived" not in {thread.name for thread in threading.enumerate()}
+    names = [thread.name for thread in threading.enumerate()]
+    assert not any(name.startswith("short-lived") for name in names)
 
 
 class Returning:
