@@ -1,6 +1,12 @@
 """What all tests share. Its place puts this folder on the path for the modules beside it."""
 
+import os
+
 from hypothesis import settings
+
+# OpenMP reads it when torch is imported, here and in the processes that tests start. Several of
+# them compute at once on few cores: threads that spin while they wait take the others' time.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 # A busy machine is no reason to fail: the time limit of a whole test is enough.
 settings.register_profile("paceline", deadline=None)
