@@ -73,9 +73,14 @@ class CostModel:
     """Time of a pass by its width, and of a proposal by its length, for one target and draft."""
 
     def __init__(self, pass_costs: Items[PassCost]) -> None:
-        self._rows = sorted({cost.rows for cost in pass_costs})
-        self._contexts = sorted({cost.context for cost in pass_costs})
-        self._table_s = {(c.rows, c.context): c.milliseconds / 1000 for c in pass_costs}
+        table: dict[int, dict[int, float]] = {}
+        for cost in sorted(pass_costs, key=lambda cost: cost.rows):
+            table.setdefault(cost.context, {})[cost.rows] = cost.milliseconds / 1000
+        # A worker that ran out of time has measured its last context at a few widths only.
+        num_widths = max(map(len, table.values()), default=0)
+        self._table_s = {
+            context: by_rows for context, by_rows in table.items() if len(by_rows) == num_widths
+        }
         self._scale = 1.0
         self._propose_per_token_s: deque[float] = deque(maxlen=64)
 
@@ -83,13 +88,13 @@ class CostModel:
         """Expected time of a pass."""
         if not self._table_s:
             return self._scale * 0.001
-        nearest = min(self._contexts, key=lambda c: abs(c - context))
-        rows = self._rows
+        by_rows = self._table_s[min(self._table_s, key=lambda c: abs(c - context))]
+        rows = list(by_rows)
         upper = min(max(bisect_left(rows, num_rows), 1), len(rows) - 1)
         if len(rows) == 1:
-            return self._scale * self._table_s[rows[0], nearest]
+            return self._scale * by_rows[rows[0]]
         low, high = rows[upper - 1], rows[upper]
-        low_s, high_s = self._table_s[low, nearest], self._table_s[high, nearest]
+        low_s, high_s = by_rows[low], by_rows[high]
         share = (num_rows - low) / (high - low)
         return self._scale * max(low_s + share * (high_s - low_s), min(low_s, high_s))
 

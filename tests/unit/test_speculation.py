@@ -216,6 +216,12 @@ def test_the_nearest_context_counts() -> None:
     assert costs.pass_s(1, 5000) == 0.03
 
 
+def test_a_context_that_was_not_measured_to_the_end_is_left_out() -> None:
+    whole = [PassCost(rows, 256, 10.0 + rows) for rows in (1, 4, 8)]
+    costs = CostModel([*whole, PassCost(1, 1024, 50.0)])
+    assert [costs.pass_s(rows, 1024) for rows in (1, 4, 8)] == [0.011, 0.014, 0.018]
+
+
 def test_a_machine_slower_than_its_table_is_noticed() -> None:
     costs = CostModel(COSTS)
     for _ in range(200):
