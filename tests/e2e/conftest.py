@@ -20,13 +20,17 @@ TABLE = "table:7"
 
 
 @pytest.fixture(scope="session")
-def processes() -> Iterator[Processes]:
-    """Starts processes that run until the tests are over."""
+def processes(request: pytest.FixtureRequest) -> Iterator[Processes]:
+    """Starts processes that run until the tests are over; keeps their logs if a test failed."""
     directory = Path(tempfile.mkdtemp(prefix="paceline-e2e-"))
     # As many threads as cores for each: their passes take turns more often than they overlap.
     with Processes(directory, num_threads=len(os.sched_getaffinity(0))) as processes:
         yield processes
-    shutil.rmtree(directory)
+    if request.session.testsfailed:
+        reporter = request.config.pluginmanager.getplugin("terminalreporter")
+        reporter.write_line(f"\nThe logs of the processes are kept in {directory}")
+    else:
+        shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,12 @@ Unlike `paceline serve`, which a user starts, this starts any number of each wit
 lets a test kill, stop, continue and start again every one of them. Leaving the context kills all.
 """
 
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -42,9 +43,10 @@ class Service:
     is_ready: Callable[[], bool]
 
     @property
-    def pid(self) -> int:
-        """Of the process that runs now."""
-        return self.child.process.pid
+    def resident_bytes(self) -> int:
+        """How much memory it holds (Linux)."""
+        pages = Path(f"/proc/{self.child.process.pid}/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
 
     def wait_ready(self) -> None:
         """Wait until it takes requests; raises `ChildFailed`, with its log, if that goes wrong."""
@@ -99,10 +101,11 @@ class Stack:
     drafts: dict[str, Worker]
     """By the name of their drafter."""
     coordinator: Coordinator
-    workers: list[Worker] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "workers", [self.target, *self.drafts.values()])
+    @property
+    def workers(self) -> list[Worker]:
+        """Target and drafts."""
+        return [self.target, *self.drafts.values()]
 
 
 class Processes:

@@ -419,7 +419,13 @@ async def test_a_hundred_requests_leave_nothing_behind_and_are_drafted_to_the_en
         {**common, "prompt": f"number {number}", "max_tokens": 1 + 7 * number % 40}
         for number in range(100)
     ]
-    for answer, body in zip(await ask_all(coordinator, bodies, 4), bodies, strict=True):
+    services = (table_stack.coordinator, table_stack.target, table_stack.drafts[drafter])
+    answers = await ask_all(coordinator, bodies[:30], 4)
+    resident_before = [service.resident_bytes for service in services]
+    answers += await ask_all(coordinator, bodies[30:], 4)
+    for service, before in zip(services, resident_before, strict=True):
+        assert service.resident_bytes < 1.05 * before
+    for answer, body in zip(answers, bodies, strict=True):
         assert answer.num_completion_tokens == body["max_tokens"]
     last = await ask(coordinator, probe)
     assert last.speculation["num_accepted_draft_tokens"] > 0

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_tokenizers import CACHE_DIR
+from real_tokenizers import smollm2_directory
 from transformers import AutoTokenizer
 
 from paceline.engine.checkpoints import truncated_checkpoint
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.loading import LoadedModel, load_model
-from paceline.engine.model_directory import resolve_model
 
 LOAD_OFFLINE = """
 import socket, sys
@@ -30,7 +29,7 @@ sys.stdout.write(str(float(sum(weight.double().sum() for weight in loaded.module
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
-    return load_model(DEFAULT_MODEL, dtype="float32", device="cpu", cache_dir=CACHE_DIR)
+    return load_model(DEFAULT_MODEL, dtype="float32", device="cpu")
 
 
 def start_offline(cache_dir: Path) -> subprocess.Popen[str]:
@@ -49,7 +48,7 @@ def test_two_processes_that_need_it_at_once_convert_it_once_without_network(tmp_
 
 
 def test_it_loads_without_network_from_the_cache(loaded: LoadedModel) -> None:
-    process = start_offline(CACHE_DIR)
+    process = start_offline(smollm2_directory().parent)
     total = sum(weight.double().sum() for weight in loaded.module.parameters())
     assert float(process.communicate()[0]) == float(total)
 
@@ -63,7 +62,7 @@ def test_it_is_known_by_what_a_worker_must_know(loaded: LoadedModel) -> None:
 
 
 def test_its_tokenizer_splits_every_digit_and_keeps_blanks_together(loaded: LoadedModel) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model(DEFAULT_MODEL, CACHE_DIR))
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_directory())
     assert tokenizer.encode("10") == [33, 32]
     assert tokenizer.encode(" ha") == [421]
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("a   10")) == ["a", "ĠĠĠ", "1", "0"]
@@ -72,7 +71,7 @@ def test_its_tokenizer_splits_every_digit_and_keeps_blanks_together(loaded: Load
 
 
 def test_it_answers_sensibly(loaded: LoadedModel) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model(DEFAULT_MODEL, CACHE_DIR))
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_directory())
     turn = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(
         turn, add_generation_prompt=True, return_dict=False, return_tensors="pt"
@@ -85,7 +84,7 @@ def test_it_answers_sensibly(loaded: LoadedModel) -> None:
 def test_its_first_layers_are_a_draft_with_the_same_tokens(
     loaded: LoadedModel, tmp_path: Path
 ) -> None:
-    target_dir = resolve_model(DEFAULT_MODEL, CACHE_DIR)
+    target_dir = smollm2_directory()
     draft_dir = truncated_checkpoint(target_dir, 6, tmp_path / "draft")
     draft = load_model(str(draft_dir), dtype="float32", device="cpu")
     assert draft.module.config.num_hidden_layers == 6
