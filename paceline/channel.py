@@ -23,7 +23,7 @@ _COMMON_OPTIONS: list[tuple[str, Any]] = [
 
 SERVER_OPTIONS: list[tuple[str, Any]] = [
     *_COMMON_OPTIONS,
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.so_reuseport", 0),
 ]
 
