@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from paceline.config import child_environment
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 240.0
+CONNECT_TIMEOUT_S = 20.0
 GRACE_S = 10.0
 
 
@@ -92,6 +94,11 @@ class Coordinator(Service):
     """Of the HTTP API, without `/v1`."""
     grpc_address: str = ""
 
+    def read_status(self) -> dict[str, Any]:
+        """The state of the service as it sees it."""
+        found: dict[str, Any] = httpx.get(f"{self.url}/status", trust_env=False).json()
+        return found
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -158,6 +165,11 @@ class Processes:
             worker.wait_ready()
         coordinator = self.coordinator([target], list(drafts.values()), redis_url, **settings)
         coordinator.wait_ready()
+        # It is ready when its target is; a request that names a drafter needs that too.
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while not all(worker["ready"] for worker in coordinator.read_status()["workers"]):
+            assert time.monotonic() < deadline, coordinator.read_status()
+            time.sleep(0.05)
         return Stack(target, drafts, coordinator)
 
     def _worker(self, role: str, service_name: str, settings: dict[str, Any]) -> Worker:
