@@ -17,10 +17,8 @@ from coordinator.http.app import create_app
 from coordinator.metrics import Metrics
 from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
 from coordinator.session_store import open_session_store
-from paceline.config import load_settings
 from paceline.errors import InvalidConfig
-from paceline.logs import configure_logging
-from paceline.server import GrpcServer, run, until_signalled
+from paceline.server import GrpcServer, run_service, until_signalled
 from paceline.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
 from paceline.workers.pool import WorkerPool
 
@@ -97,17 +95,5 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def main() -> int:
-    """Entry point of `python -m coordinator`."""
-    try:
-        settings = load_settings(CoordinatorSettings, sys.argv[1:])
-        configure_logging(settings.log_level)
-        run(serve(settings))
-    except InvalidConfig as error:
-        sys.stderr.write(f"coordinator: {error.message}\n")
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_service("coordinator", CoordinatorSettings, serve))

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from paceline.config import Address, Count, LogLevel, Port, Settings
+from paceline.config import Address, Count, Port, ServiceSettings
 
 
-class CoordinatorSettings(Settings):
+class CoordinatorSettings(ServiceSettings):
     """Paceline coordinator: takes requests and runs the rounds between draft and target."""
 
     targets: Annotated[tuple[Address, ...], Field(min_length=1)]
@@ -44,6 +44,3 @@ class CoordinatorSettings(Settings):
 
     grpc_port: Port = 50051
     """Port of `paceline.v1.CoordinatorService`; 0: any free one."""
-
-    log_level: LogLevel = "info"
-    """Least severe messages that are logged."""

@@ -12,13 +12,10 @@ from draft_service.drafters.registry import make_drafter, needs_model
 from draft_service.proposer import Proposer
 from draft_service.servicer import SERVICE_NAME, DraftServicer
 from paceline import __version__
-from paceline.config import load_settings
 from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.engine.worker_model import WorkerModel, build_worker_model
-from paceline.errors import InvalidConfig
-from paceline.logs import configure_logging
 from paceline.rounds import WorkerInfo
-from paceline.server import GrpcServer, run, until_signalled
+from paceline.server import GrpcServer, run_service, until_signalled
 from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
 
 logger = logging.getLogger("draft_service")
@@ -65,17 +62,5 @@ def _info(settings: DraftSettings, loaded: WorkerModel | None) -> WorkerInfo:
     )
 
 
-def main() -> int:
-    """Entry point of `python -m draft_service`."""
-    try:
-        settings = load_settings(DraftSettings, sys.argv[1:])
-        configure_logging(settings.log_level)
-        run(serve(settings))
-    except InvalidConfig as error:
-        sys.stderr.write(f"draft_service: {error.message}\n")
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_service("draft_service", DraftSettings, serve))

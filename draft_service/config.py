@@ -4,10 +4,10 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from paceline.config import Count, LogLevel, Port, Settings
+from paceline.config import Count, Port, ServiceSettings
 
 
-class DraftSettings(Settings):
+class DraftSettings(ServiceSettings):
     """Paceline draft worker: proposes the next tokens cheaply."""
 
     drafter: Literal["prompt-lookup", "draft-model", "self"] = "prompt-lookup"
@@ -44,9 +44,6 @@ class DraftSettings(Settings):
 
     port: Port = 50071
     """gRPC port; 0: any free one."""
-
-    log_level: LogLevel = "info"
-    """Least severe messages that are logged."""
 
     @model_validator(mode="after")
     def _model_fits_drafter(self) -> Self:

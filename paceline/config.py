@@ -47,6 +47,13 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class ServiceSettings(Settings):
+    """What the settings of every service have."""
+
+    log_level: LogLevel = "info"
+    """Least severe messages that are logged."""
+
+
 S = TypeVar("S", bound=Settings)
 
 

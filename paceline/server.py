@@ -6,20 +6,26 @@ Health: `""` says that the process is alive, `<package>.<Service>` that it takes
 import asyncio
 import logging
 import signal
+import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from paceline.channel import SERVER_OPTIONS
+from paceline.config import ServiceSettings, load_settings
 from paceline.errors import InvalidConfig
+from paceline.logs import configure_logging
 
 logger = logging.getLogger(__name__)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+S = TypeVar("S", bound=ServiceSettings)
 
 
 class GrpcServer:
@@ -67,8 +73,25 @@ async def until_signalled() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a service's event loop, on uvloop where it exists."""
+def run_service(
+    name: str, settings_class: type[S], serve: Callable[[S], Coroutine[Any, Any, None]]
+) -> int:
+    """The life of a service's process: settings from options and environment, then `serve`.
+
+    Returns the exit status: 2, and a sentence on standard error, when a setting is wrong.
+    """
+    try:
+        settings = load_settings(settings_class, sys.argv[1:])
+        configure_logging(settings.log_level)
+        _run(serve(settings))
+    except InvalidConfig as error:
+        sys.stderr.write(f"{name}: {error.message}\n")
+        return 2
+    return 0
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    """Run an event loop, on uvloop where it exists."""
     try:
         import uvloop
     except ImportError:  # Windows

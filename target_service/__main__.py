@@ -7,13 +7,10 @@ import sys
 from functools import partial
 
 from paceline import __version__
-from paceline.config import load_settings
 from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.engine.worker_model import WorkerModel, build_worker_model
-from paceline.errors import InvalidConfig
-from paceline.logs import configure_logging
 from paceline.rounds import WorkerInfo
-from paceline.server import GrpcServer, run, until_signalled
+from paceline.server import GrpcServer, run_service, until_signalled
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetSettings
 from target_service.servicer import SERVICE_NAME, TargetServicer
@@ -56,17 +53,5 @@ def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> 
     )
 
 
-def main() -> int:
-    """Entry point of `python -m target_service`."""
-    try:
-        settings = load_settings(TargetSettings, sys.argv[1:])
-        configure_logging(settings.log_level)
-        run(serve(settings))
-    except InvalidConfig as error:
-        sys.stderr.write(f"target_service: {error.message}\n")
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_service("target_service", TargetSettings, serve))

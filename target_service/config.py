@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from paceline.config import Count, LogLevel, Port, Settings
+from paceline.config import Count, Port, ServiceSettings
 
 
-class TargetSettings(Settings):
+class TargetSettings(ServiceSettings):
     """Paceline target worker: the model whose answers are wanted."""
 
     model: str = ""
@@ -46,6 +46,3 @@ class TargetSettings(Settings):
 
     port: Port = 50061
     """gRPC port; 0: any free one."""
-
-    log_level: LogLevel = "info"
-    """Least severe messages that are logged."""
