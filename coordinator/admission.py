@@ -19,7 +19,7 @@ from coordinator.requests import (
     Speculation,
 )
 from coordinator.tokenizer import Tokenizer, check_token_ids
-from paceline.errors import InvalidRequest
+from paceline.errors import InvalidRequest, Unavailable
 from paceline.rounds import SequenceSettings
 
 MAX_STOPS = 4
@@ -116,10 +116,18 @@ def _check(is_right: bool, field: str, value: object, expected: str) -> None:
         raise InvalidRequest(f"{field}: is {value!r}; expected {expected}", field)
 
 
-def check_speculation(speculation: Speculation, drafters: Collection[str]) -> None:
-    """Raise `InvalidRequest` for a method that is neither general nor one of `drafters`."""
-    known = ["auto", "off", *sorted(drafters)]
+def check_speculation(speculation: Speculation, drafters: Collection[str | None]) -> None:
+    """Raise `InvalidRequest` for a method that is neither general nor one of `drafters`.
+
+    None among them is a draft that has not said yet what it is: `Unavailable` then.
+    """
+    known = ["auto", "off", *sorted(name for name in drafters if name is not None)]
     if speculation.method not in known:
+        if None in drafters:
+            raise Unavailable(
+                f"speculation.method: no draft worker of method {speculation.method!r} has answered "
+                "yet, and not all have; try again later"
+            )
         raise InvalidRequest(
             f"speculation.method: {speculation.method!r} is not served here; expected one of "
             f"{', '.join(known)}",

@@ -94,7 +94,7 @@ class Generator:
         """
         tokenizer, model = self._must_be_ready()
         self._must_have_room()
-        drafters = {w.info.drafter for w in self._pool.drafts if w.info is not None}
+        drafters = {w.info.drafter if w.info else None for w in self._pool.drafts}
         check_values(request, tokenizer.vocab_size)
         check_speculation(request.speculation, drafters)
         prompt_token_ids = await encode_prompt(tokenizer, request)

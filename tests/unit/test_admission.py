@@ -15,7 +15,7 @@ from coordinator.admission import (
     token_limit,
 )
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
-from paceline.errors import InvalidRequest
+from paceline.errors import InvalidRequest, Unavailable
 from paceline.rounds import SequenceSettings
 
 VOCAB_SIZE = 261
@@ -104,6 +104,12 @@ def test_a_method_that_is_served_is_taken(method: str) -> None:
 def test_a_method_that_is_not_served_is_refused_with_those_that_are() -> None:
     with pytest.raises(InvalidRequest, match="'eagle'.*auto, off, prompt-lookup, self"):
         check_speculation(Speculation("eagle"), {"self", "prompt-lookup"})
+
+
+def test_a_drafter_that_may_still_come_up_is_not_called_wrong() -> None:
+    with pytest.raises(Unavailable, match="has answered yet"):
+        check_speculation(Speculation("eagle"), {"self", None})
+    check_speculation(Speculation("self"), {"self", None})
 
 
 @pytest.mark.parametrize(
