@@ -125,8 +125,8 @@ def check_speculation(speculation: Speculation, drafters: Collection[str | None]
     if speculation.method not in known:
         if None in drafters:
             raise Unavailable(
-                f"speculation.method: no draft worker of method {speculation.method!r} has answered "
-                "yet, and not all have; try again later"
+                f"speculation.method: no draft worker of method {speculation.method!r} has "
+                "answered yet, and not all have; try again later"
             )
         raise InvalidRequest(
             f"speculation.method: {speculation.method!r} is not served here; expected one of "
