@@ -15,17 +15,17 @@ def serve(server: options.ServerOptions) -> None:
     """Start Redis, target, draft and coordinator on this machine; Ctrl-C stops them."""
     try:
         with local_service(server.read(), terminal.messages) as service:
-            with CoordinatorApi(service.url) as api:
-                _print_addresses(api.model(), service.url, service.grpc_address)
-            _watch(service)
+            _run(service)
     except (KeyboardInterrupt, SystemExit):
         pass  # Told to stop before it was ready, or a second time while it stopped.
     terminal.say("Stopped.")
 
 
-def _watch(service: LocalService) -> None:
+def _run(service: LocalService) -> None:
     """Return when told to stop, which is the usual way to end it and so not a failure."""
     try:
+        with CoordinatorApi(service.url) as api:
+            _print_addresses(api.model(), service.url, service.grpc_address)
         while True:
             time.sleep(CHECK_INTERVAL_S)
             service.check()
