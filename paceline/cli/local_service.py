@@ -55,6 +55,8 @@ class LocalService:
         self._coordinators: list[Child] = []
         self._redis: list[Child] = []
         self.has_lost_child = False
+        self.last_words = ""
+        """Said when stopping begins: from then on, and no sooner, a signal ends it at once."""
         self.url = ""
         """Where the OpenAI-compatible API is, without `/v1`."""
         self.grpc_address = ""
@@ -114,6 +116,8 @@ class LocalService:
 
     def stop(self) -> None:
         """Stop everything in order; running answers may end first."""
+        if self.last_words:
+            self._say(self.last_words)
         for group in (self._coordinators, self._drafts + self._targets, self._redis):
             for child in self._supervisor.stop(group):
                 self._say(f"{child.spec.name} did not stop in time and was killed")

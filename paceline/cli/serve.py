@@ -30,7 +30,9 @@ def _run(service: LocalService) -> None:
             time.sleep(CHECK_INTERVAL_S)
             service.check()
     except (KeyboardInterrupt, SystemExit):
-        terminal.say(f"Stopping; running answers have {DRAIN_S:g} s to end. Ctrl-C stops at once.")
+        service.last_words = (
+            f"Stopping; running answers have {DRAIN_S:g} s to end. Ctrl-C stops at once."
+        )
 
 
 def _print_addresses(model: str, url: str, grpc_address: str) -> None:
