@@ -231,8 +231,9 @@ def test_a_second_interrupt_ends_it_at_once(serve: Serve) -> None:
     served.wait_ready()
     served.process.send_signal(signal.SIGINT)
     served.read_message("Stopping;")
-    started = time.monotonic()
     served.process.send_signal(signal.SIGINT)
-    assert served.end()[0] == 0
-    assert time.monotonic() - started < 5
+    status, *printed = served.end()
+    assert status == 0
+    # Without the second interrupt it waits for the deaf one, and says so before it kills it.
+    assert "did not stop in time" not in "".join(printed)
     wait_until_gone(served.all_pids())
