@@ -24,6 +24,14 @@ class TokenSpan:
     token_ids: Sequence[int]
 
 
+class AcceptanceRule(Enum):
+    """Which drafts become text (`target_service/acceptance.py`); values as in the protocol."""
+
+    COUPLED = 1
+    REJECTION = 2
+    BLOCK = 3
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceSettings:
     """How the tokens of a sequence are chosen; all that a takeover needs beside the tokens."""
@@ -42,6 +50,23 @@ class SequenceSettings:
     min_length: int = 0
     """While the sequence is shorter than this, the stop tokens are banned."""
     cache_salt: str = ""
+    prompt_length: int = 0
+    """Tokens before this position are the prompt."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    acceptance_rule: AcceptanceRule = AcceptanceRule.COUPLED
+    num_logprobs: int | None = None
+    """How many of the most likely tokens come with each committed one; None: nothing of the kind."""
+    grammar: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """The law that a draft was sampled from: each token has the probability weight / sum."""
+
+    token_ids: Sequence[int]
+    weights: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +75,8 @@ class Drafts:
 
     token_ids: Sequence[int] = ()
     parents: Sequence[int] = ()
+    supports: Sequence[Support] = ()
+    """One per token of a chain that was sampled for the rules `rejection` and `block`."""
 
 
 NO_DRAFTS = Drafts()
@@ -132,6 +159,15 @@ class VerifyRound:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural log-probability of a committed token, and the most likely ones in its place."""
+
+    logprob: float
+    top_token_ids: Sequence[int] = ()
+    top_logprobs: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyResult:
     """One pass of a `VerifyRound`; `start` is the position of the first of `token_ids`."""
 
@@ -145,6 +181,8 @@ class VerifyResult:
     last: bool = True
     timing: RoundTiming = RoundTiming()
     error: RoundError | None = None
+    logprobs: Sequence[TokenLogprobs] = ()
+    """One per token when the settings ask for them."""
 
 
 @dataclass(frozen=True, slots=True)

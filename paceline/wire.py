@@ -1,90 +1,28 @@
 """Between plain rounds (`paceline.rounds`) and protocol messages (`paceline.v1`)."""
 
 from paceline.rounds import (
-    NO_DRAFTS,
-    Drafts,
     PassCost,
     ProposeResult,
     ProposeRound,
     RoundError,
     RoundErrorReason,
     RoundTiming,
-    SequenceSettings,
-    TokenSpan,
     VerifyResult,
     VerifyRound,
     WorkerInfo,
     WorkerLoad,
 )
+from paceline.sequence_wire import (
+    drafts_from_wire,
+    drafts_to_wire,
+    logprobs_from_wire,
+    logprobs_to_wire,
+    settings_from_wire,
+    settings_to_wire,
+    span_from_wire,
+    span_to_wire,
+)
 from paceline.v1 import draft_pb2, target_pb2, tokens_pb2
-
-
-def span_to_wire(span: TokenSpan) -> tokens_pb2.TokenSpan:
-    """A span as a message."""
-    return tokens_pb2.TokenSpan(
-        start=span.start, prefix_hash=span.prefix_hash, token_ids=span.token_ids
-    )
-
-
-def span_from_wire(message: tokens_pb2.TokenSpan) -> TokenSpan:
-    """A message as a span."""
-    return TokenSpan(message.start, message.prefix_hash, message.token_ids)
-
-
-def settings_to_wire(settings: SequenceSettings | None) -> tokens_pb2.SequenceSettings | None:
-    """Settings as a message; None stays unset."""
-    if settings is None:
-        return None
-    return tokens_pb2.SequenceSettings(
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-        seed=settings.seed,
-        choice=settings.choice,
-        logit_bias=[
-            tokens_pb2.LogitBias(token_id=token_id, bias=bias)
-            for token_id, bias in settings.logit_bias
-        ],
-        stop_token_ids=settings.stop_token_ids,
-        min_length=settings.min_length,
-        max_length=settings.max_length,
-        cache_salt=settings.cache_salt,
-    )
-
-
-def settings_from_wire(
-    message: "target_pb2.VerifyRound | draft_pb2.ProposeRound",
-) -> SequenceSettings | None:
-    """The settings of a round; None when it has none."""
-    if not message.HasField("settings"):
-        return None
-    settings = message.settings
-    return SequenceSettings(
-        max_length=settings.max_length,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p or 1.0,
-        min_p=settings.min_p,
-        seed=settings.seed,
-        choice=settings.choice,
-        logit_bias=tuple((bias.token_id, bias.bias) for bias in settings.logit_bias),
-        stop_token_ids=tuple(settings.stop_token_ids),
-        min_length=settings.min_length,
-        cache_salt=settings.cache_salt,
-    )
-
-
-def drafts_to_wire(drafts: Drafts) -> tokens_pb2.Drafts:
-    """Drafts as a message."""
-    return tokens_pb2.Drafts(token_ids=drafts.token_ids, parents=drafts.parents)
-
-
-def drafts_from_wire(message: tokens_pb2.Drafts) -> Drafts:
-    """A message as drafts."""
-    if not message.token_ids:
-        return NO_DRAFTS
-    return Drafts(tuple(message.token_ids), tuple(message.parents))
 
 
 def propose_round_to_wire(round: ProposeRound) -> draft_pb2.ProposeRound:
@@ -174,6 +112,7 @@ def verify_result_to_wire(result: VerifyResult) -> target_pb2.VerifyResult:
         last=result.last,
         timing=_timing_to_wire(result.timing),
         error=_error_to_wire(result.error),
+        logprobs=map(logprobs_to_wire, result.logprobs),
     )
 
 
@@ -190,6 +129,7 @@ def verify_result_from_wire(message: target_pb2.VerifyResult) -> VerifyResult:
         last=message.last,
         timing=_timing_from_wire(message.timing),
         error=_error_from_wire(message.error) if message.HasField("error") else None,
+        logprobs=tuple(map(logprobs_from_wire, message.logprobs)),
     )
 
 

@@ -56,7 +56,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[VerifyRound, _Mapping]]] = ..., closed_sequence_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class VerifyResult(_message.Message):
-    __slots__ = ("sequence_id", "round", "held", "start", "token_ids", "num_draft_tokens", "num_accepted_tokens", "last", "timing", "error")
+    __slots__ = ("sequence_id", "round", "held", "start", "token_ids", "num_draft_tokens", "num_accepted_tokens", "last", "timing", "logprobs", "error")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class VerifyResult(_message.Message):
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     sequence_id: str
     round: int
@@ -76,8 +77,9 @@ class VerifyResult(_message.Message):
     num_accepted_tokens: int
     last: bool
     timing: _tokens_pb2.RoundTiming
+    logprobs: _containers.RepeatedCompositeFieldContainer[_tokens_pb2.TokenLogprobs]
     error: _tokens_pb2.RoundError
-    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., held: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., last: _Optional[bool] = ..., timing: _Optional[_Union[_tokens_pb2.RoundTiming, _Mapping]] = ..., error: _Optional[_Union[_tokens_pb2.RoundError, _Mapping]] = ...) -> None: ...
+    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., held: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., last: _Optional[bool] = ..., timing: _Optional[_Union[_tokens_pb2.RoundTiming, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_tokens_pb2.TokenLogprobs, _Mapping]]] = ..., error: _Optional[_Union[_tokens_pb2.RoundError, _Mapping]] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("results", "load")

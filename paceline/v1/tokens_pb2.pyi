@@ -7,6 +7,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class AcceptanceRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACCEPTANCE_RULE_UNSPECIFIED: _ClassVar[AcceptanceRule]
+    ACCEPTANCE_RULE_COUPLED: _ClassVar[AcceptanceRule]
+    ACCEPTANCE_RULE_REJECTION: _ClassVar[AcceptanceRule]
+    ACCEPTANCE_RULE_BLOCK: _ClassVar[AcceptanceRule]
+
 class RoundErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ROUND_ERROR_REASON_UNSPECIFIED: _ClassVar[RoundErrorReason]
@@ -15,6 +22,10 @@ class RoundErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROUND_ERROR_REASON_OVERLOADED: _ClassVar[RoundErrorReason]
     ROUND_ERROR_REASON_DRAINING: _ClassVar[RoundErrorReason]
     ROUND_ERROR_REASON_INTERNAL: _ClassVar[RoundErrorReason]
+ACCEPTANCE_RULE_UNSPECIFIED: AcceptanceRule
+ACCEPTANCE_RULE_COUPLED: AcceptanceRule
+ACCEPTANCE_RULE_REJECTION: AcceptanceRule
+ACCEPTANCE_RULE_BLOCK: AcceptanceRule
 ROUND_ERROR_REASON_UNSPECIFIED: RoundErrorReason
 ROUND_ERROR_REASON_INVALID_ARGUMENT: RoundErrorReason
 ROUND_ERROR_REASON_TOO_LONG: RoundErrorReason
@@ -41,7 +52,7 @@ class LogitBias(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class SequenceSettings(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "logit_bias", "stop_token_ids", "min_length", "max_length", "cache_salt")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "logit_bias", "stop_token_ids", "min_length", "max_length", "cache_salt", "prompt_length", "presence_penalty", "frequency_penalty", "repetition_penalty", "acceptance_rule", "num_logprobs", "grammar")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +64,13 @@ class SequenceSettings(_message.Message):
     MIN_LENGTH_FIELD_NUMBER: _ClassVar[int]
     MAX_LENGTH_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
@@ -64,15 +82,42 @@ class SequenceSettings(_message.Message):
     min_length: int
     max_length: int
     cache_salt: str
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_length: _Optional[int] = ..., max_length: _Optional[int] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    prompt_length: int
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    acceptance_rule: AcceptanceRule
+    num_logprobs: int
+    grammar: str
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., logit_bias: _Optional[_Iterable[_Union[LogitBias, _Mapping]]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., min_length: _Optional[int] = ..., max_length: _Optional[int] = ..., cache_salt: _Optional[str] = ..., prompt_length: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., acceptance_rule: _Optional[_Union[AcceptanceRule, str]] = ..., num_logprobs: _Optional[int] = ..., grammar: _Optional[str] = ...) -> None: ...
+
+class Support(_message.Message):
+    __slots__ = ("token_ids", "weights")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Drafts(_message.Message):
-    __slots__ = ("token_ids", "parents")
+    __slots__ = ("token_ids", "parents", "supports")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
+    SUPPORTS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ...) -> None: ...
+    supports: _containers.RepeatedCompositeFieldContainer[Support]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., supports: _Optional[_Iterable[_Union[Support, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprobs(_message.Message):
+    __slots__ = ("logprob", "top_token_ids", "top_logprobs")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    TOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    logprob: float
+    top_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    top_logprobs: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RoundError(_message.Message):
     __slots__ = ("reason", "message")

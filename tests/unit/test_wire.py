@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline import wire
+from paceline import sequence_wire, wire
 from paceline.rounds import (
+    AcceptanceRule,
     Drafts,
     PassCost,
     ProposeResult,
@@ -18,6 +19,8 @@ from paceline.rounds import (
     RoundErrorReason,
     RoundTiming,
     SequenceSettings,
+    Support,
+    TokenLogprobs,
     TokenSpan,
     VerifyResult,
     VerifyRound,
@@ -46,7 +49,17 @@ SETTINGS = st.builds(
     stop_token_ids=TOKEN_IDS,
     min_length=U32,
     cache_salt=TEXTS,
+    prompt_length=U32,
+    presence_penalty=NUMBERS,
+    frequency_penalty=NUMBERS,
+    repetition_penalty=NUMBERS.filter(bool),
+    acceptance_rule=st.sampled_from(AcceptanceRule),
+    num_logprobs=st.none() | U32,
+    grammar=TEXTS,
 )
+SINGLES = st.floats(allow_nan=False, width=32)
+SUPPORTS = st.builds(Support, TOKEN_IDS, st.lists(SINGLES, max_size=3).map(tuple))
+LOGPROBS = st.builds(TokenLogprobs, SINGLES, TOKEN_IDS, st.lists(SINGLES, max_size=3).map(tuple))
 
 
 @st.composite
@@ -54,7 +67,8 @@ def drafts(draw: st.DrawFn) -> Drafts:
     token_ids = draw(TOKEN_IDS)
     parent = st.integers(-1, 2**31 - 1)
     num_parents = draw(st.sampled_from([0, len(token_ids)]))
-    return Drafts(token_ids, tuple(draw(parent) for _ in range(num_parents)))
+    supports = tuple(draw(SUPPORTS) for _ in token_ids) if draw(st.booleans()) else ()
+    return Drafts(token_ids, tuple(draw(parent) for _ in range(num_parents)), supports)
 
 
 TIMINGS = st.builds(RoundTiming, U32, U32, U32, U32)
@@ -88,6 +102,7 @@ VERIFY_RESULTS = st.builds(
     last=st.booleans(),
     timing=TIMINGS,
     error=st.none() | ERRORS,
+    logprobs=st.lists(LOGPROBS, max_size=3).map(tuple),
 )
 INFOS = st.builds(
     WorkerInfo,
@@ -174,7 +189,7 @@ def test_what_is_unset_in_a_message_has_the_meaning_that_the_protocol_gives_it()
     assert round.settings is None
     assert round.drafts.token_ids == ()
     message = target_pb2.VerifyRound(settings=tokens_pb2.SequenceSettings(max_length=3))
-    assert wire.settings_from_wire(message) == SequenceSettings(max_length=3)
+    assert sequence_wire.settings_from_wire(message) == SequenceSettings(max_length=3)
     result = wire.verify_result_from_wire(target_pb2.VerifyResult())
     assert (result.held, result.error, result.last) == (None, None, False)
 
@@ -197,3 +212,17 @@ def test_the_reasons_have_the_numbers_of_the_protocol() -> None:
     names = {reason.value: f"ROUND_ERROR_REASON_{reason.name}" for reason in RoundErrorReason}
     protocol = {value: name for name, value in tokens_pb2.RoundErrorReason.items() if value}
     assert names == protocol
+
+
+def test_the_rules_have_the_numbers_of_the_protocol() -> None:
+    names = {rule.value: f"ACCEPTANCE_RULE_{rule.name}" for rule in AcceptanceRule}
+    protocol = {value: name for name, value in tokens_pb2.AcceptanceRule.items() if value}
+    assert names == protocol
+
+
+def test_a_rule_that_we_do_not_know_is_read_as_the_one_that_is_right_for_all_drafts() -> None:
+    message = target_pb2.VerifyRound()
+    message.settings.acceptance_rule = 99  # type: ignore[assignment]
+    settings = sequence_wire.settings_from_wire(message)
+    assert settings is not None
+    assert settings.acceptance_rule is AcceptanceRule.COUPLED
