@@ -57,7 +57,7 @@ class SequenceSettings:
     repetition_penalty: float = 1.0
     acceptance_rule: AcceptanceRule = AcceptanceRule.COUPLED
     num_logprobs: int | None = None
-    """How many of the most likely tokens come with each committed one; None: nothing of the kind."""
+    """How many of the most likely tokens come with each committed one; None: nothing at all."""
     grammar: str = ""
 
 
