@@ -12,8 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from coordinator.http.answers import CHAT, COMPLETION, Answer, Api
+from coordinator.http.chat_body import ChatCompletionBody
+from coordinator.http.completion_body import CompletionBody
 from coordinator.http.event_stream import DONE, EventStream, event
-from coordinator.http.schemas import ChatCompletionBody, CompletionBody, parse
+from coordinator.http.parsing import parse
 from coordinator.http.wire import json_response, read_body, while_connected
 from coordinator.requests import Generation, GenerationRequest, GenerationStep, ServiceStatus
 from paceline.errors import NotFound

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.http.schemas import ChatCompletionBody, CompletionBody, parse
+from coordinator.http.chat_body import ChatCompletionBody
+from coordinator.http.completion_body import CompletionBody
+from coordinator.http.parsing import parse
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
 from paceline.errors import InvalidRequest
 

@@ -1,0 +1,23 @@
+"""The body of `POST /v1/completions`."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from coordinator.http.fields import prompt_input
+from coordinator.http.generation_body import GenerationBody
+from coordinator.requests import GenerationRequest
+
+_DEFAULT_COMPLETION_TOKENS = 16
+"""As OpenAI has it for `/v1/completions`; a chat goes on until it ends."""
+
+
+class CompletionBody(GenerationBody):
+    """The body of `POST /v1/completions`."""
+
+    prompt: Annotated[str | tuple[int, ...], BeforeValidator(prompt_input)]
+
+    def to_request(self, request_id: str) -> GenerationRequest:
+        """Raises InvalidRequest when parameters contradict each other."""
+        limit = _DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+        return self.with_prompt(request_id, self.prompt, limit)

@@ -1,0 +1,84 @@
+"""What the bodies of chats and completions have in common: sampling, limits, how to answer."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from coordinator.http.fields import logit_biases, stop_texts
+from coordinator.http.parsing import Strict
+from coordinator.requests import ChatMessage, GenerationRequest, Speculation
+from paceline.errors import InvalidRequest
+
+
+class StreamOptions(Strict):
+    """What a stream holds besides the answer."""
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class SpeculationBody(Strict):
+    """How to speculate; never changes the text."""
+
+    method: Annotated[str, Field(min_length=1)] = "auto"
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
+
+
+class GenerationBody(Strict):
+    """What chats and completions have in common."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    stop: Annotated[tuple[str, ...], BeforeValidator(stop_texts)] = ()
+    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
+    ignore_eos: bool = False
+    logit_bias: Annotated[tuple[tuple[int, float], ...], BeforeValidator(logit_biases)] = ()
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
+    speculation: SpeculationBody = SpeculationBody()
+    session_id: Annotated[str, Field(min_length=1, max_length=256)] = ""
+    user: str | None = None
+    """Who is asking, for the client's own books: it asks for nothing."""
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a chunk that counts tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def with_prompt(
+        self,
+        request_id: str,
+        prompt: str | tuple[int, ...] | tuple[ChatMessage, ...],
+        max_tokens: int | None,
+    ) -> GenerationRequest:
+        """The request that these parameters and a prompt make; raises InvalidRequest."""
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest(
+                "stream_options: only allowed together with stream: true", "stream_options"
+            )
+        return GenerationRequest(
+            request_id=request_id,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=max(self.top_k, 0),
+            min_p=self.min_p,
+            seed=None if self.seed is None else self.seed % 2**64,
+            stop=self.stop,
+            stop_token_ids=tuple(self.stop_token_ids),
+            ignore_eos=self.ignore_eos,
+            logit_bias=self.logit_bias,
+            speculation=Speculation(
+                self.speculation.method, self.speculation.num_speculative_tokens
+            ),
+            session_id=self.session_id,
+        )

@@ -1,0 +1,72 @@
+"""JSON into bodies, read strictly.
+
+Invariant: nothing that a client says is ignored. A parameter is used, or holds the value that asks
+for nothing, or is refused by its name; `null` means absent.
+"""
+
+import re
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails, from_json
+
+from coordinator.http.fields import shown
+from coordinator.http.unsupported import asks_for_nothing
+from paceline.errors import InvalidRequest
+
+_A_MODEL = re.compile(r"a valid dictionary or instance of \w+")
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """An object without unknown keys, whose values are of the right type as they stand."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_absent(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            return {name: value for name, value in data.items() if value is not None}
+        return data
+
+
+def parse(body_type: type[_Body], data: bytes) -> _Body:
+    """A body out of JSON.
+
+    Raises:
+        InvalidRequest: says what is wrong, and in which parameter.
+    """
+    try:
+        values = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InvalidRequest(f"the body is {shown(values)}; expected a JSON object")
+    supported = {
+        name: value
+        for name, value in values.items()
+        if name in body_type.model_fields or not asks_for_nothing(name, value)
+    }
+    try:
+        return body_type.model_validate(supported)
+    except ValidationError as error:
+        raise _as_invalid_request(error.errors(include_url=False)[0]) from None
+
+
+def _as_invalid_request(error: ErrorDetails) -> InvalidRequest:
+    param = "".join(
+        f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"]
+    ).removeprefix(".")
+    match error["type"]:
+        case "extra_forbidden":
+            message = f"{param}: is not a parameter of this API"
+        case "missing":
+            message = f"{param}: is missing"
+        case _:
+            expected = error["msg"].removeprefix("Value error, ")
+            expected = expected.replace("Input should be", "expected")
+            expected = _A_MODEL.sub("an object", expected)
+            message = f"{param}: is {shown(error['input'])}; {expected}"
+    return InvalidRequest(message, param)

@@ -1,0 +1,53 @@
+"""Parameters of OpenAI and vLLM that are not supported, each refused by its name.
+
+A value that asks for nothing is let through, so that clients which send defaults work.
+"""
+
+from coordinator.http.fields import shown
+from paceline.errors import InvalidRequest
+
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "prompt_logprobs": (),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (False, True),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "web_search_options": (),
+    "store": (False,),
+    "metadata": ({},),
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+}
+"""The values of each that ask for nothing."""
+
+
+def asks_for_nothing(name: str, value: object) -> bool:
+    """Whether a parameter that is not supported can be left out. Refuses it when it cannot."""
+    if name not in _NEUTRAL:
+        return False
+    neutral = _NEUTRAL[name]
+    # In Python, 1 == True.
+    equal = [v for v in neutral if v == value and isinstance(v, bool) == isinstance(value, bool)]
+    if value is None or equal:
+        return True
+    expected = " or ".join([*map(shown, neutral), "nothing"])
+    raise InvalidRequest(
+        f"{name}: is {shown(value)}, which is not supported; expected {expected}", name
+    )
