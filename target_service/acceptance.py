@@ -14,6 +14,7 @@ Pure: no model, no network, no state. Invariant: every committed token was chose
 own row behind exactly the tokens before it.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,22 +38,23 @@ def accept_drafts(
     logits: Logits,  # [1 + K, V], the rows behind the last committed token and behind each draft
     draft_token_ids: Sequence[int],  # K; ids that the target lacks are never accepted
     settings: SequenceSettings,
-    start: int,
+    context: "array[int]",  # the tokens of the sequence so far; not changed
 ) -> Acceptance:
-    """Walk a chain of drafts from position `start`, the length of the sequence so far.
+    """Walk a chain of drafts behind the tokens of the sequence so far.
 
-    The caller sees to it that `start` is below `settings.max_length`. Rows behind the first
-    rejection are never looked at. Raises what `choose_token` raises.
+    The caller sees to it that those are fewer than `settings.max_length`. Rows behind the first
+    rejection are never looked at. Each row is judged behind the drafts accepted before it, so
+    penalties count what the text will hold. Raises what `choose_token` raises.
     """
     assert len(logits) == 1 + len(draft_token_ids), "one row behind each token"
-    token_ids: list[int] = []
+    start = len(context)
+    text = context[:]
     for draft_token_id, row in zip(draft_token_ids, logits, strict=False):
-        position = start + len(token_ids)
-        token_id = choose_token(row, settings, position)
-        token_ids.append(token_id)
+        token_id = choose_token(row, settings, len(text), text)
+        text.append(token_id)
         if token_id != draft_token_id:
-            return Acceptance(len(token_ids) - 1, token_ids)
-        if token_id in settings.stop_token_ids or position + 1 == settings.max_length:
-            return Acceptance(len(token_ids), token_ids)
-    bonus_token_id = choose_token(logits[-1], settings, start + len(token_ids))
-    return Acceptance(len(token_ids), [*token_ids, bonus_token_id])
+            return Acceptance(len(text) - start - 1, text[start:].tolist())
+        if token_id in settings.stop_token_ids or len(text) == settings.max_length:
+            return Acceptance(len(text) - start, text[start:].tolist())
+    text.append(choose_token(logits[-1], settings, len(text), text))
+    return Acceptance(len(draft_token_ids), text[start:].tolist())

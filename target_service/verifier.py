@@ -210,7 +210,9 @@ class Verifier:
         sequence = pending.sequence
         start = len(sequence.log)
         try:
-            acceptance = accept_drafts(logits, pending.draft_token_ids, sequence.settings, start)
+            acceptance = accept_drafts(
+                logits, pending.draft_token_ids, sequence.settings, sequence.log.token_ids
+            )
         except InvalidRequest as error:  # its settings leave no token to choose
             return self._fail(pending, RoundErrorReason.INVALID_ARGUMENT, error)
         except FloatingPointError as error:  # not a number, in this sequence's rows

@@ -11,7 +11,8 @@ from paceline.rounds import SequenceSettings
 
 def next_token(law: TableLaw, token_ids: Sequence[int], settings: SequenceSettings) -> int:
     """The token behind `token_ids`."""
-    return choose_token(law.logits(np.asarray(token_ids), 1)[0], settings, len(token_ids))
+    row = law.logits(np.asarray(token_ids), 1)[0]
+    return choose_token(row, settings, len(token_ids), token_ids)
 
 
 def plain_text(law: TableLaw, prompt: Sequence[int], settings: SequenceSettings) -> list[int]:

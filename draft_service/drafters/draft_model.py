@@ -5,6 +5,8 @@ the same choice wherever their laws are close: the coupled rule, arXiv 2408.0797
 own weights this is the method `self`, which accepts everything.
 """
 
+from array import array
+
 from draft_service.proposer import Proposal
 from paceline.engine.model import LanguageModel, PassSequence
 from paceline.engine.sampling import choose_token
@@ -55,9 +57,10 @@ class ModelDrafter:
             sequence = proposal.sequence
             self._table.ran(sequence, work.token_ids)
             if work.num_logits:
-                position = len(sequence.log) + len(proposal.token_ids)
+                context = sequence.log.token_ids + array("I", proposal.token_ids)
                 try:
-                    proposal.add(choose_token(logits[-1], sequence.settings, position))
+                    token_id = choose_token(logits[-1], sequence.settings, len(context), context)
+                    proposal.add(token_id)
                 except (InvalidRequest, FloatingPointError):  # no token, or not a number
                     proposal.is_done = True
 

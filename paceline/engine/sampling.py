@@ -1,22 +1,24 @@
-"""The token that a row of logits and a sequence's settings stand for.
+"""The token that a row of logits and a sequence's settings stand for, and the law it follows.
 
-Knows nothing about models, drafts or rounds. Draft and target call the same function, and the
-target's answer is final: it depends on the row, the settings and the position, on nothing else.
+Knows nothing about models, drafts or rounds. Draft and target call the same functions, and the
+target's answer is final: it depends on the row, the settings, the position and the tokens before
+it, on nothing else.
 
-Order: `logit_bias` is added, and a bias of -100 or less bans the token; below `min_length` the stop
-tokens are banned. At temperature 0 the highest logit wins. Above, logits are divided by the
-temperature; top-k, then top-p over what is left, then min-p keep their tokens, as in transformers;
-the kept token with the highest sum of scaled logit and noise wins. Equal values rank by token id,
-lowest first, everywhere: exactly k tokens stay after top-k, and top-p keeps the shortest head
-whose share is at least `top_p`.
+Order: bias, penalties and bans (`paceline.engine.logits_processing`). At temperature 0 the highest
+logit wins. Above, logits are divided by the temperature; top-k, then top-p over what is left, then
+min-p keep their tokens, as in transformers; the kept token with the highest sum of scaled logit and
+noise wins. Equal values rank by token id, lowest first, everywhere: exactly k tokens stay after
+top-k, and top-p keeps the shortest head whose share is at least `top_p`.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.engine.logits_processing import Logits, ProcessedLogits, processed_logits
 from paceline.engine.noise import (
     MAX_GUMBEL,
     MIN_GUMBEL,
@@ -29,12 +31,10 @@ from paceline.engine.noise import (
 from paceline.errors import InvalidRequest
 from paceline.rounds import SequenceSettings
 
-Logits = NDArray[np.float32]
 ScaledLogits = NDArray[np.float64]
 """Logits over temperature, less their maximum: the best token has 0, banned ones minus infinity."""
-
-BAN = -100.0
-"""A bias from here downwards bans a token (OpenAI: "values like -100 should result in a ban")."""
+Law = NDArray[np.float64]
+"""Probabilities [V] that sum to 1; 0 for tokens that are banned or filtered out."""
 
 _GROUP_SIZE = 64
 _BINS_PER_UNIT = 8.0
@@ -44,20 +44,57 @@ _MAX_BIN = 400.0
 _SUBSET_SHARE = 3
 """A listed token costs up to three times as much noise time as a token of a whole row."""
 
+_HOPELESS = MIN_GUMBEL - MAX_GUMBEL
+"""No noise makes up for a distance to the best token that is larger than this."""
+
 
 def choose_token(
     logits: Logits,  # [V]; not changed
     settings: SequenceSettings,
     position: int,
+    context: Sequence[int],
 ) -> int:
     """The token at `position`, the absolute index in the sequence (prompt included).
 
-    Raises `InvalidRequest` when bias and minimum length ban every token that the model allows, and
+    `context` are the token ids before `position`; they count for penalties only.
+
+    Raises `InvalidRequest` when the settings ban every token that the model allows, and
     `FloatingPointError` when the logits hold NaN or plus infinity.
     """
-    logits = _allowed(logits, settings, position)
-    best = int(logits.argmax())  # the first of equals; of NaN, if there is one
-    highest = float(logits[best])
+    processed = processed_logits(logits, settings, position, context)
+    best = _best(processed, position)
+    if settings.temperature == 0.0:
+        return best
+    return _choose_with_noise(_scaled(processed, best, settings), settings, position)
+
+
+def token_law(
+    logits: Logits,  # [V]; not changed
+    settings: SequenceSettings,
+    position: int,
+    context: Sequence[int],
+) -> Law:
+    """The law of what `choose_token` chooses over all seeds; at temperature 0 one token has it all.
+
+    Takes and raises what `choose_token` takes and raises.
+    """
+    processed = processed_logits(logits, settings, position, context)
+    best = _best(processed, position)
+    law = np.zeros(len(processed))
+    if settings.temperature == 0.0:
+        law[best] = 1.0
+        return law
+    scaled = _scaled(processed, best, settings)
+    kept_ids = _kept_ids(scaled, settings, lowest=-math.inf)
+    weights = np.exp(scaled[kept_ids])
+    law[kept_ids] = weights / weights.sum()
+    return law
+
+
+def _best(processed: ProcessedLogits, position: int) -> int:
+    """The token with the highest logit, which is finite."""
+    best = int(processed.argmax())  # the first of equals; of NaN, if there is one
+    highest = float(processed[best])
     if highest == -math.inf:
         raise InvalidRequest(
             f"No token is left to choose at position {position}: logit_bias and min_tokens ban "
@@ -68,44 +105,30 @@ def choose_token(
         raise FloatingPointError(
             f"The logits of position {position} hold {highest}; expected finite numbers."
         )
-    if settings.temperature == 0.0:
-        return best
-    scaled = np.subtract(logits, highest, dtype=np.float64)
+    return best
+
+
+def _scaled(processed: ProcessedLogits, best: int, settings: SequenceSettings) -> ScaledLogits:
+    scaled: ScaledLogits = np.subtract(processed, processed[best], dtype=np.float64)
     scaled /= settings.temperature
-    return _choose_with_noise(scaled, settings, position)
-
-
-def _allowed(logits: Logits, settings: SequenceSettings, position: int) -> Logits:
-    """The logits after bias and bans; ids that the model lacks have no effect."""
-    banned_ids = settings.stop_token_ids if position < settings.min_length else ()
-    if not settings.logit_bias and not banned_ids:
-        return logits
-    logits = logits.copy()
-    for token_id, bias in settings.logit_bias:
-        if token_id < len(logits):
-            logits[token_id] += bias if bias > BAN else -math.inf
-    for token_id in banned_ids:
-        if token_id < len(logits):
-            logits[token_id] = -math.inf
-    return logits
+    return scaled
 
 
 def _choose_with_noise(scaled: ScaledLogits, settings: SequenceSettings, position: int) -> int:
-    kept_ids = _kept_ids(scaled, settings)
-    if kept_ids is None:
+    kept_ids = _kept_ids(scaled, settings, lowest=_HOPELESS)
+    is_unfiltered = settings.top_k == 0 and settings.top_p == 1.0 and settings.min_p == 0.0
+    if is_unfiltered and len(kept_ids) * _SUBSET_SHARE > len(scaled):
         row = uniform_row(settings.seed, settings.choice, position, len(scaled))
         return _winner(scaled, row)
     uniforms = uniform(settings.seed, settings.choice, position, kept_ids)
     return int(kept_ids[_winner(scaled[kept_ids], uniforms)])
 
 
-def _kept_ids(scaled: ScaledLogits, settings: SequenceSettings) -> TokenIds | None:
-    """The tokens that need noise, ascending; None stands for the whole vocabulary.
+def _kept_ids(scaled: ScaledLogits, settings: SequenceSettings, lowest: float) -> TokenIds:
+    """The tokens that the filters keep, ascending, less those with a value below `lowest`.
 
-    Those are what the filters keep, less what is so far behind the best token that no noise can
-    make up for it. Each filter keeps a head of the ranking, so a lowest value and a number say it.
+    Each filter keeps a head of the ranking, so a lowest value and a number say it.
     """
-    lowest = MIN_GUMBEL - MAX_GUMBEL
     if settings.min_p > 0.0:
         lowest = max(lowest, math.log(settings.min_p))
     num_kept = len(scaled)
@@ -113,9 +136,6 @@ def _kept_ids(scaled: ScaledLogits, settings: SequenceSettings) -> TokenIds | No
         cut = _cut(scaled, settings.top_k, settings.top_p)
         num_kept, lowest = cut.num_kept, max(lowest, cut.lowest)
     kept_ids = np.flatnonzero(scaled >= lowest)
-    is_unfiltered = num_kept == len(scaled) and settings.min_p == 0.0
-    if is_unfiltered and len(kept_ids) * _SUBSET_SHARE > num_kept:
-        return None
     num_surplus = len(kept_ids) - num_kept
     if num_surplus > 0:
         tied = np.flatnonzero(scaled[kept_ids] == lowest)

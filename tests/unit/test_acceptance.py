@@ -1,5 +1,6 @@
 """The coupled rule: whatever is drafted, the text is the target's own."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,8 +21,15 @@ STOP = 5
 PROMPT = (1, 2)
 GREEDY = SequenceSettings(max_length=24)
 SEEDED = replace(GREEDY, temperature=1.0, seed=7)
+PENALIZED = replace(
+    SEEDED,
+    prompt_length=len(PROMPT),
+    presence_penalty=0.5,
+    frequency_penalty=0.5,
+    repetition_penalty=1.3,
+)
 
-Rule = Callable[[Logits, Sequence[int], SequenceSettings, int], Acceptance]
+Rule = Callable[[Logits, Sequence[int], SequenceSettings, "array[int]"], Acceptance]
 
 
 @cache
@@ -47,7 +55,7 @@ def plain_text(settings: SequenceSettings) -> tuple[int, ...]:
     """What the target says alone, a token at a time."""
     text = PROMPT
     while not is_ended(text, settings):
-        text = (*text, choose_token(row_behind(text), settings, len(text)))
+        text = (*text, choose_token(row_behind(text), settings, len(text), text))
     return text
 
 
@@ -58,13 +66,14 @@ def speculated_text(
     text = PROMPT
     while not is_ended(text, settings):
         draft_token_ids = next(drafts)
-        acceptance = rule(rows_behind(text, draft_token_ids), draft_token_ids, settings, len(text))
+        rows = rows_behind(text, draft_token_ids)
+        acceptance = rule(rows, draft_token_ids, settings, array("I", text))
         text = (*text, *acceptance.token_ids)
     return text
 
 
 def accept(drafts: Sequence[int], settings: SequenceSettings = GREEDY) -> Acceptance:
-    return accept_drafts(rows_behind(PROMPT, drafts), drafts, settings, len(PROMPT))
+    return accept_drafts(rows_behind(PROMPT, drafts), drafts, settings, array("I", PROMPT))
 
 
 def continuation(length: int, settings: SequenceSettings = GREEDY) -> list[int]:
@@ -139,7 +148,7 @@ def test_rows_behind_a_rejection_are_not_looked_at() -> None:
     drafts = [first, (second + 1) % VOCAB_SIZE, 0, 0]
     rows = rows_behind(PROMPT, drafts)
     rows[2:] = np.nan  # choose_token refuses such a row
-    assert accept_drafts(rows, drafts, GREEDY, len(PROMPT)) == Acceptance(1, [first, second])
+    assert accept_drafts(rows, drafts, GREEDY, array("I", PROMPT)) == Acceptance(1, [first, second])
 
 
 SETTINGS = st.builds(
@@ -154,6 +163,10 @@ SETTINGS = st.builds(
     logit_bias=st.sampled_from([(), ((3, 2.0),), ((0, -100.0), (4, 1.0))]),
     stop_token_ids=st.sampled_from([(), (STOP,), (2, STOP)]),
     min_length=st.sampled_from([0, 8]),
+    prompt_length=st.just(len(PROMPT)),
+    presence_penalty=st.sampled_from([0.0, 0.0, -1.0, 1.5]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, -0.5, 2.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 0.8, 1.7]),
 )
 TOKEN_IDS = st.integers(-1, VOCAB_SIZE + 1)
 
@@ -180,7 +193,7 @@ def test_mostly_right_drafts_never_change_the_text(
         right = expected[len(text) :][:num_right]
         drafts = (*right, wrong, *expected[len(text) + len(right) + 1 :][:2])
         rows = rows_behind(text, drafts)
-        acceptance = accept_drafts(rows, drafts, sequence_settings, len(text))
+        acceptance = accept_drafts(rows, drafts, sequence_settings, array("I", text))
         assert acceptance.num_accepted_tokens >= len(right)
         accepted = acceptance.token_ids[: acceptance.num_accepted_tokens]
         assert tuple(accepted) == drafts[: acceptance.num_accepted_tokens]
@@ -199,20 +212,28 @@ class Mutant:
     ends_sequences: bool = True
     keeps_going: bool = False
     is_greedy: bool = False
+    counts_drafts: bool = True
+    counts_next_draft: bool = False
 
     def __call__(
         self,
         logits: Logits,
         draft_token_ids: Sequence[int],
         settings: SequenceSettings,
-        start: int,
+        context: "array[int]",
     ) -> Acceptance:
+        start = len(context)
         if self.is_greedy:
             settings = replace(settings, temperature=0.0)
         token_ids: list[int] = []
+
+        def choose(row: Logits, index: int) -> int:
+            num_counted = index + self.counts_next_draft if self.counts_drafts else 0
+            counted = [*context, *draft_token_ids[:num_counted]]
+            return choose_token(row, settings, start + index + self.position_offset, counted)
+
         for index, draft_token_id in enumerate(draft_token_ids):
-            row = logits[max(index - self.row_offset, 0)]
-            token_id = choose_token(row, settings, start + index + self.position_offset)
+            token_id = choose(logits[max(index - self.row_offset, 0)], index)
             if index < self.num_unverified:
                 token_id = draft_token_id
             token_ids.append(token_id)
@@ -223,15 +244,14 @@ class Mutant:
             )
             if is_last and self.ends_sequences:
                 return Acceptance(index + 1, token_ids)
-        position = start + len(token_ids) + self.position_offset
-        bonus_token_id = choose_token(logits[-1], settings, position)
+        bonus_token_id = choose(logits[-1], len(token_ids))
         return Acceptance(len(token_ids), [*token_ids, bonus_token_id])
 
 
 def is_caught(rule: Rule) -> bool:
     rng = np.random.default_rng(5)
     for seed in range(20):
-        sequence_settings = replace(SEEDED, seed=seed, stop_token_ids=(STOP,))
+        sequence_settings = replace(PENALIZED, seed=seed, stop_token_ids=(STOP,))
         drafts = (rng.integers(VOCAB_SIZE, size=3).tolist() for _ in repeat(None))
         if speculated_text(sequence_settings, drafts, rule) != plain_text(sequence_settings):
             return True
@@ -247,6 +267,8 @@ def is_caught(rule: Rule) -> bool:
         Mutant(ends_sequences=False),
         Mutant(keeps_going=True),
         Mutant(is_greedy=True),
+        Mutant(counts_drafts=False),
+        Mutant(counts_next_draft=True),
     ],
     ids=str,
 )

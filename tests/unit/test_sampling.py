@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from sampling_reference import reference_law, reference_token
 
-from paceline.engine.sampling import Logits, choose_token
+from paceline.engine.logits_processing import Logits
+from paceline.engine.sampling import choose_token
 from paceline.errors import InvalidRequest
 from paceline.rounds import SequenceSettings
 
@@ -28,6 +29,11 @@ def random_logits(vocab_size: int, seed: int, spread: float = 3.0) -> Logits:
 
 def tied_logits(vocab_size: int, seed: int) -> Logits:
     return np.random.default_rng(seed).integers(0, 4, vocab_size).astype(np.float32)
+
+
+def chosen_token(logits: Logits, settings: SequenceSettings, position: int) -> int:
+    """Without penalties the tokens before do not count."""
+    return choose_token(logits, settings, position, ())
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
@@ -53,7 +59,7 @@ def test_every_combination_of_filters_agrees_with_the_reference(
         make = tied_logits if index % 2 else random_logits
         logits = make(vocab_size, seed=index)
         expected = reference_token(logits, settings, position=index)
-        assert choose_token(logits, settings, position=index) == expected, settings
+        assert chosen_token(logits, settings, position=index) == expected, settings
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 12.0])
@@ -65,20 +71,20 @@ def test_a_large_vocabulary_agrees_with_the_reference(
     for position in range(2):
         logits = random_logits(8_001, seed=position, spread=spread)
         expected = reference_token(logits, settings, position)
-        assert choose_token(logits, settings, position) == expected
+        assert chosen_token(logits, settings, position) == expected
 
 
 @pytest.mark.parametrize("top_k,num_allowed", [(0, 5), (3, 3), (10, 5)])
 def test_all_equal_logits_keep_the_lowest_ids(top_k: int, num_allowed: int) -> None:
     settings = replace(SAMPLED, top_k=top_k)
-    chosen = {choose_token(np.zeros(5, np.float32), settings, position) for position in range(200)}
+    chosen = {chosen_token(np.zeros(5, np.float32), settings, position) for position in range(200)}
     assert chosen == set(range(num_allowed))
 
 
 def test_top_p_keeps_exactly_the_head_that_reaches_it() -> None:
     settings = replace(SAMPLED, top_p=0.5)
     logits = np.array([0, 7, 7, 7, 7, 0], np.float32) * np.float32(100)
-    chosen = {choose_token(logits, settings, position) for position in range(100)}
+    chosen = {chosen_token(logits, settings, position) for position in range(100)}
     assert chosen == {1, 2}
 
 
@@ -99,7 +105,7 @@ def test_chosen_tokens_follow_the_law(settings: SequenceSettings) -> None:
     counts = np.zeros(12)
     for draw in range(num_draws):  # half along one text, half over requests
         seed, position = (1, draw) if draw % 2 else (draw, 17)
-        counts[choose_token(logits, replace(settings, seed=seed), position)] += 1
+        counts[chosen_token(logits, replace(settings, seed=seed), position)] += 1
     assert not counts[law == 0].any()
     possible = law > 0
     expected = law[possible] * num_draws
@@ -118,8 +124,8 @@ def test_a_draft_with_similar_logits_mostly_chooses_the_same_token() -> None:
     for position in range(300):
         logits = random_logits(500, seed=position)
         draft_logits = logits + random_logits(500, seed=9000 + position, spread=0.1)
-        chosen = choose_token(logits, SAMPLED, position)
-        same += chosen == choose_token(draft_logits, SAMPLED, position)
+        chosen = chosen_token(logits, SAMPLED, position)
+        same += chosen == chosen_token(draft_logits, SAMPLED, position)
     assert same > 270  # independent draws would agree on some 40
 
 
@@ -129,9 +135,9 @@ def test_what_changes_no_probability_changes_no_token(temperature: float) -> Non
     logits = random_logits(100, seed=3).round(3)
     padded = np.concatenate([logits, np.full(28, -np.inf, np.float32)])
     for position in range(20):
-        chosen = choose_token(logits, settings, position)
-        assert choose_token(padded, settings, position) == chosen
-        assert choose_token(logits + np.float32(64), settings, position) == chosen
+        chosen = chosen_token(logits, settings, position)
+        assert chosen_token(padded, settings, position) == chosen
+        assert chosen_token(logits + np.float32(64), settings, position) == chosen
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-6, 1e-5, 1e-4])
@@ -141,7 +147,7 @@ def test_a_tiny_temperature_is_greedy(temperature: float, seed: int) -> None:
     for position in range(20):
         logits = random_logits(50, seed=position).round(2)
         logits[position] = 20.0
-        assert choose_token(logits, settings, position) == position
+        assert chosen_token(logits, settings, position) == position
 
 
 @pytest.mark.parametrize(
@@ -155,11 +161,11 @@ def test_a_tiny_temperature_is_greedy(temperature: float, seed: int) -> None:
 def test_a_filter_that_leaves_one_token_is_greedy(settings: SequenceSettings) -> None:
     for position in range(50):
         logits = random_logits(200, seed=position)
-        assert choose_token(logits, settings, position) == int(logits.argmax())
+        assert chosen_token(logits, settings, position) == int(logits.argmax())
 
 
 def test_greedy_takes_the_lowest_id_of_equals() -> None:
-    assert choose_token(np.array([1, 3, 2, 3], np.float32), GREEDY, 0) == 1
+    assert chosen_token(np.array([1, 3, 2, 3], np.float32), GREEDY, 0) == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-6, 1.0, 2.0])
@@ -180,7 +186,7 @@ def test_extreme_logits_raise_no_floating_point_fault(
     for top_k, top_p, min_p in itertools.product((0, 1, 3), TOP_PS, (0.0, 0.1)):
         settings = replace(SAMPLED, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
         with np.errstate(divide="raise", over="raise", invalid="raise"):
-            token = choose_token(row, settings, position=3)
+            token = chosen_token(row, settings, position=3)
         assert row[token] > -np.inf
 
 
@@ -192,15 +198,15 @@ def test_a_bias_of_100_forces_and_of_minus_100_bans(temperature: float) -> None:
     banned = replace(SAMPLED, temperature=temperature, logit_bias=((favourite, -100.0),))
     before = logits.copy()
     for position in range(50):
-        assert choose_token(logits, forced, position) == 33
-        assert choose_token(logits, banned, position) != favourite
+        assert chosen_token(logits, forced, position) == 33
+        assert chosen_token(logits, banned, position) != favourite
     assert (logits == before).all(), "the row belongs to the caller"
 
 
 def test_a_ban_holds_where_adding_minus_100_would_not() -> None:
     logits = np.array([500, 0, 0], np.float32)
-    assert choose_token(logits, replace(GREEDY, logit_bias=((0, -100.0),)), 0) == 1
-    assert choose_token(logits, replace(GREEDY, logit_bias=((0, -99.9),)), 0) == 0
+    assert chosen_token(logits, replace(GREEDY, logit_bias=((0, -100.0),)), 0) == 1
+    assert chosen_token(logits, replace(GREEDY, logit_bias=((0, -99.9),)), 0) == 0
 
 
 def test_a_bias_is_added_before_everything_else() -> None:
@@ -210,14 +216,14 @@ def test_a_bias_is_added_before_everything_else() -> None:
     biased[7], biased[9] = 3.0, 1.5
     without_bias = replace(settings, logit_bias=())
     for position in range(50):
-        chosen = choose_token(logits, settings, position)
-        assert chosen == choose_token(biased, without_bias, position)
+        chosen = chosen_token(logits, settings, position)
+        assert chosen == chosen_token(biased, without_bias, position)
         assert chosen in (7, 9)
 
 
 def test_ids_beyond_the_vocabulary_have_no_effect() -> None:
     settings = replace(GREEDY, logit_bias=((4, 100.0),), stop_token_ids=(9,), min_length=5)
-    assert choose_token(np.array([0, 1, 0, 0], np.float32), settings, 0) == 1
+    assert chosen_token(np.array([0, 1, 0, 0], np.float32), settings, 0) == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -226,8 +232,8 @@ def test_stop_tokens_are_banned_below_the_minimum_length(temperature: float) -> 
     logits = np.zeros(8, np.float32)
     logits[2] = 30.0
     for position in range(10):
-        assert choose_token(logits, settings, position) not in (2, 5)
-    assert choose_token(logits, settings, 10) == 2
+        assert chosen_token(logits, settings, position) not in (2, 5)
+    assert chosen_token(logits, settings, 10) == 2
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -240,12 +246,12 @@ def test_one_allowed_token_is_chosen_and_none_is_a_clear_error(temperature: floa
         stop_token_ids=(3,),
         min_length=5,
     )
-    assert choose_token(logits, settings, 4) == 2
+    assert chosen_token(logits, settings, 4) == 2
     all_banned = replace(settings, stop_token_ids=(2, 3))
     with pytest.raises(InvalidRequest, match="position 4.*ban every token") as caught:
-        choose_token(logits, all_banned, 4)
+        chosen_token(logits, all_banned, 4)
     assert caught.value.field == "logit_bias"
-    assert choose_token(logits, all_banned, 5) in (2, 3)
+    assert chosen_token(logits, all_banned, 5) in (2, 3)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -253,7 +259,7 @@ def test_one_allowed_token_is_chosen_and_none_is_a_clear_error(temperature: floa
 def test_a_faulty_row_is_refused(temperature: float, fault: float) -> None:
     logits = np.array([0, fault, 1], np.float32)
     with pytest.raises(FloatingPointError, match="position 6"):
-        choose_token(logits, replace(SAMPLED, temperature=temperature), 6)
+        chosen_token(logits, replace(SAMPLED, temperature=temperature), 6)
 
 
 def test_choices_of_one_request_differ_and_repeat() -> None:
@@ -261,7 +267,7 @@ def test_choices_of_one_request_differ_and_repeat() -> None:
 
     def text(choice: int) -> list[int]:
         settings = replace(SAMPLED, seed=7, choice=choice)
-        return [choose_token(logits, settings, position) for position in range(24)]
+        return [chosen_token(logits, settings, position) for position in range(24)]
 
     assert len({tuple(text(choice)) for choice in range(4)}) == 4
     assert text(2) == text(2)
