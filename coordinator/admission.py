@@ -92,6 +92,11 @@ def check_values(request: GenerationRequest, vocab_size: int) -> None:
     _check(0 < request.top_p <= 1, "top_p", request.top_p, "above 0, up to 1")
     _check(0 <= request.min_p <= 1, "min_p", request.min_p, "0 to 1")
     _check(0 <= request.top_k < 2**32, "top_k", request.top_k, "0 to 2**32 - 1")
+    for name in ("presence_penalty", "frequency_penalty"):
+        penalty = getattr(request, name)
+        _check(-2 <= penalty <= 2, name, penalty, "-2 to 2")
+    penalty = request.repetition_penalty
+    _check(0.01 <= penalty <= 100, "repetition_penalty", penalty, "0.01 to 100")
     _check(request.min_tokens >= 0, "min_tokens", request.min_tokens, "at least 0")
     seed = request.seed
     _check(seed is None or 0 <= seed < 2**64, "seed", seed, "0 to 2**64 - 1")
@@ -174,4 +179,8 @@ def sequence_settings(generation: Generation, tokenizer: Tokenizer) -> SequenceS
         logit_bias=request.logit_bias,
         stop_token_ids=tuple(dict.fromkeys((*eos_token_ids, *request.stop_token_ids))),
         min_length=num_prompt + request.min_tokens,
+        prompt_length=num_prompt,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
     )

@@ -107,6 +107,11 @@ def _request(message: coordinator_pb2.GenerateRequest) -> GenerationRequest:
         stop_token_ids=tuple(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
         logit_bias=tuple(sorted(message.logit_bias.items())),
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        repetition_penalty=(
+            message.repetition_penalty if message.HasField("repetition_penalty") else 1.0
+        ),
         speculation=Speculation(wanted.method or "auto", number),
         session_id=message.session_id,
     )

@@ -39,6 +39,9 @@ class GenerationBody(Strict):
     stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
     ignore_eos: bool = False
     logit_bias: Annotated[tuple[tuple[int, float], ...], BeforeValidator(logit_biases)] = ()
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
@@ -77,6 +80,9 @@ class GenerationBody(Strict):
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
             logit_bias=self.logit_bias,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
             speculation=Speculation(
                 self.speculation.method, self.speculation.num_speculative_tokens
             ),

@@ -81,6 +81,32 @@ async def test_settings_that_leave_one_token_are_greedy_for_every_seed(
         check_equal(sampled, greedy, f"{settings} with seed {seed}")
 
 
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        {"presence_penalty": 2.0},
+        {"frequency_penalty": 1.0, "repetition_penalty": 1.4},
+        {"frequency_penalty": -0.5, "logit_bias": {"101": -3, "116": -100}, "min_tokens": 40},
+    ],
+    ids=str,
+)
+async def test_penalties_count_for_drafts_as_for_the_target(
+    table_stack: Stack, penalties: Body
+) -> None:
+    coordinator = table_stack.coordinator
+    unlike = []
+    for settings in ({"temperature": 0}, {"temperature": 1.0, "seed": 4}):
+        body = {"prompt": "to be or not to be", "max_tokens": 60, **settings}
+        plain = await ask(coordinator, body)
+        penalized = await ask_every_way(coordinator, {**body, **penalties}, modes=MODES[2:])
+        unlike.append(penalized.token_ids != plain.token_ids)
+        own = await ask(coordinator, {**body, **penalties, "speculation": drafts("self", 5)})
+        check_equal(own, penalized, f"{penalties} with the target's own model as the draft")
+        figures = own.speculation
+        assert figures["num_accepted_draft_tokens"] == figures["num_draft_tokens"] > 0
+    assert any(unlike)
+
+
 async def test_greedy_answers_stay_greedy_beside_sampled_ones(table_stack: Stack) -> None:
     """CASES 15."""
     coordinator = table_stack.coordinator

@@ -40,6 +40,11 @@ REQUEST = GenerationRequest("r-1", "Hello")
         ("top_k", 2**32),
         ("min_p", -0.1),
         ("min_p", 1.5),
+        ("presence_penalty", -2.1),
+        ("presence_penalty", float("nan")),
+        ("frequency_penalty", 2.1),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", float("inf")),
         ("seed", -1),
         ("seed", 2**64),
         ("stop", ("a",) * 5),
@@ -72,6 +77,7 @@ def test_a_number_of_drafts_out_of_bounds_is_refused_by_name(number: int) -> Non
     [
         {},
         {"max_tokens": 1, "temperature": 0.0, "top_p": 1e-9, "min_p": 1.0, "top_k": 2**32 - 1},
+        {"presence_penalty": -2.0, "frequency_penalty": 2.0, "repetition_penalty": 0.01},
         {"temperature": 2.0, "seed": 2**64 - 1, "stop": ("a", "b", "c", "d")},
         {"stop_token_ids": (0, 260), "logit_bias": ((0, -100.0), (260, 100.0))},
         {"speculation": Speculation("off", 0), "request_id": "~" * 128},
@@ -157,6 +163,9 @@ def test_lengths_count_the_prompt_and_the_seed_is_the_generations() -> None:
         min_p=0.1,
         logit_bias=((5, 1.0),),
         stop_token_ids=(9, EOS, 9),
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.2,
     )
     assert settings_of(request) == SequenceSettings(
         max_length=13,
@@ -168,6 +177,10 @@ def test_lengths_count_the_prompt_and_the_seed_is_the_generations() -> None:
         logit_bias=((5, 1.0),),
         stop_token_ids=(EOS, 9),
         min_length=7,
+        prompt_length=3,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.2,
     )
 
 

@@ -16,6 +16,13 @@ LAW = TableLaw(4, vocab_size=16)
 PROMPT = [3, 1, 4, 1, 5, 9]
 GREEDY = SequenceSettings(max_length=200)
 SEEDED = replace(GREEDY, temperature=1.0, seed=9)
+PENALIZED = replace(
+    SEEDED,
+    prompt_length=len(PROMPT),
+    presence_penalty=1.0,
+    frequency_penalty=0.5,
+    repetition_penalty=1.3,
+)
 
 
 def new_drafter(**room: int) -> ModelDrafter:
@@ -44,11 +51,20 @@ def complete(drafter: ModelDrafter, *proposals: Proposal) -> list[list[int]]:
     return [proposal.token_ids for proposal in proposals]
 
 
-@pytest.mark.parametrize("settings", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize(
+    "settings",
+    [GREEDY, SEEDED, PENALIZED, replace(PENALIZED, temperature=0.0)],
+    ids=["greedy", "seeded", "penalized", "greedy and penalized"],
+)
 def test_drafts_are_the_models_own_text(settings: SequenceSettings) -> None:
     drafter = new_drafter()
-    proposal = Proposal(begun(drafter, settings=settings), 5)
-    assert complete(drafter, proposal) == [plain_text(LAW, PROMPT, settings)[:5]]
+    proposal = Proposal(begun(drafter, settings=settings), 12)
+    assert complete(drafter, proposal) == [plain_text(LAW, PROMPT, settings)[:12]]
+
+
+def test_penalties_count_the_drafts_before_a_draft() -> None:
+    unpenalized = replace(PENALIZED, presence_penalty=0.0, frequency_penalty=0.0)
+    assert plain_text(LAW, PROMPT, unpenalized)[:12] != plain_text(LAW, PROMPT, PENALIZED)[:12]
 
 
 def test_each_step_adds_one_token_to_all_at_once() -> None:

@@ -47,12 +47,22 @@ PROMPTS = st.one_of(
     st.integers(1, len(PROMPT)).map(lambda length: PROMPT[:length]),
 )
 TIMEOUTS = st.sampled_from([0.005, 0.05, 1.0])
+PENALTIES = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries(
+        {
+            "presence_penalty": st.sampled_from([0.0, 1.5, -1.0]),
+            "frequency_penalty": st.sampled_from([0.0, 0.7, -0.3]),
+            "repetition_penalty": st.sampled_from([1.0, 1.5, 0.8]),
+        }
+    ),
+)
 PLANS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5), TIMEOUTS), min_size=1, max_size=5)
 
 
 @st.composite
 def sequence_settings(draw: st.DrawFn, num_prompt: int) -> SequenceSettings:
-    """Greedy and seeded, with and without bias, stops, a minimum and the end of the text."""
+    """Greedy and seeded, with and without bias, penalties, stops, a minimum and the end."""
     ignores_end = draw(st.booleans())
     stops = draw(st.sampled_from([(), (2,), (2, 7)]))
     num_new = draw(st.integers(1, 20))
@@ -65,6 +75,8 @@ def sequence_settings(draw: st.DrawFn, num_prompt: int) -> SequenceSettings:
         logit_bias=draw(st.sampled_from([(), ((3, 4.0),), ((1, -100.0), (5, 2.0))])),
         stop_token_ids=stops if ignores_end else (*stops, LAW.eos_token_id),
         min_length=num_prompt + draw(st.sampled_from([0, 0, min(3, num_new)])),
+        prompt_length=num_prompt,
+        **draw(PENALTIES),
     )
 
 
