@@ -36,6 +36,7 @@ async def serve(settings: CoordinatorSettings) -> None:
         settings.max_running_requests,
         settings.max_waiting_requests,
         settings.num_speculative_tokens,
+        settings.acceptance_rule,
     )
     generator = Generator(pool, store, metrics, limits)
     server = GrpcServer(

@@ -7,7 +7,7 @@ sentence that names the field, its value and what was expected.
 import asyncio
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 from coordinator.records import Lease
@@ -20,7 +20,7 @@ from coordinator.requests import (
 )
 from coordinator.tokenizer import Tokenizer, check_token_ids
 from paceline.errors import InvalidRequest, Unavailable
-from paceline.rounds import SequenceSettings
+from paceline.rounds import AcceptanceRule, SequenceSettings
 
 MAX_STOPS = 4
 """Stop texts of a request, as in the OpenAI API."""
@@ -37,6 +37,8 @@ class Limits:
     max_waiting_requests: int = 256
     num_speculative_tokens: int = 7
     """Most drafts per round that `auto` uses."""
+    acceptance_rule: str = "coupled"
+    """For requests that leave it open."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,6 +140,19 @@ def check_speculation(speculation: Speculation, drafters: Collection[str | None]
             f"{', '.join(known)}",
             "speculation.method",
         )
+    rules = [rule.name.lower() for rule in AcceptanceRule]
+    _check(
+        speculation.acceptance_rule in rules,
+        "speculation.acceptance_rule",
+        speculation.acceptance_rule,
+        "one of " + ", ".join(rules),
+    )
+
+
+def with_rule(request: GenerationRequest, default: str) -> GenerationRequest:
+    """The request with its acceptance rule decided, as its record must say it."""
+    rule = request.speculation.acceptance_rule or default
+    return replace(request, speculation=replace(request.speculation, acceptance_rule=rule))
 
 
 def token_limit(request: GenerationRequest, num_prompt: int, max_model_len: int) -> int:
@@ -183,4 +198,5 @@ def sequence_settings(generation: Generation, tokenizer: Tokenizer) -> SequenceS
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         repetition_penalty=request.repetition_penalty,
+        acceptance_rule=AcceptanceRule[request.speculation.acceptance_rule.upper()],
     )

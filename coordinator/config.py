@@ -1,6 +1,6 @@
 """Settings of the coordinator. Read in `__main__` only and passed down as arguments."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,11 @@ class CoordinatorSettings(ServiceSettings):
     """Most drafts per round; how many are used follows from how many are accepted. 7 and the
     target's own token make a pass of 8 rows, beyond which a pass on a CPU gets slower faster than
     drafts get accepted. 0: plain decoding."""
+
+    acceptance_rule: Literal["coupled", "rejection", "block"] = "coupled"
+    """Which drafts become text, for requests that leave it open. `coupled`: the text of a seed is
+    what the target alone says. `rejection` and `block` accept more at high temperatures and keep
+    the law of the text, not the text."""
 
     redis_url: str = ""
     """Where sessions are recorded, `redis://host:port/db`. Empty: in memory only."""

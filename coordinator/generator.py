@@ -19,6 +19,7 @@ from coordinator.admission import (
     encode_prompt,
     sequence_settings,
     token_limit,
+    with_rule,
 )
 from coordinator.decode_loop import Committed, decode
 from coordinator.metrics import Metrics
@@ -94,6 +95,7 @@ class Generator:
         """
         tokenizer, model = self._must_be_ready()
         self._must_have_room()
+        request = with_rule(request, self._limits.acceptance_rule)
         drafters = {w.info.drafter if w.info else None for w in self._pool.drafts}
         check_values(request, tokenizer.vocab_size)
         check_speculation(request.speculation, drafters)

@@ -23,11 +23,14 @@ Prompt = str | Sequence[int] | Sequence[ChatMessage]
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How a request speculates: `auto`, `off`, or a drafter's name. Never changes the text."""
+    """How a request speculates: `auto`, `off`, or a drafter's name."""
 
     method: str = "auto"
     num_speculative_tokens: int | None = None
     """With `auto` a maximum, else exact unless budget, context or a missing match cuts it."""
+    acceptance_rule: str = ""
+    """`coupled`, `rejection` or `block`; empty: the service's own choice. The last two keep the law
+    of the text, not the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def _request(message: coordinator_pb2.GenerateRequest) -> GenerationRequest:
         repetition_penalty=(
             message.repetition_penalty if message.HasField("repetition_penalty") else 1.0
         ),
-        speculation=Speculation(wanted.method or "auto", number),
+        speculation=Speculation(wanted.method or "auto", number, wanted.acceptance_rule),
         session_id=message.session_id,
     )
 

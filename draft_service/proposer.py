@@ -18,6 +18,7 @@ from paceline.rounds import (
     RoundError,
     RoundErrorReason,
     RoundTiming,
+    Support,
     WorkerLoad,
 )
 
@@ -29,6 +30,8 @@ class Proposal:
     sequence: EngineSequence
     num_wanted: int
     token_ids: list[int] = field(default_factory=list)
+    supports: list[Support] = field(default_factory=list)
+    """One per token when they are sampled."""
     is_done: bool = False
 
     def add(self, token_id: int) -> None:
@@ -38,6 +41,16 @@ class Proposal:
             self.is_done = True
         if len(self.token_ids) >= self.num_wanted:
             self.is_done = True
+
+    def add_sampled(self, token_id: int, support: Support) -> None:
+        """Propose one more token that was sampled, and tell from what.
+
+        Goes on behind a stop token: a proposal that ended sooner for what it says would also be
+        less often too late, and what is too late must not depend on what it says.
+        """
+        self.token_ids.append(token_id)
+        self.supports.append(support)
+        self.is_done = len(self.token_ids) >= self.num_wanted
 
 
 class Drafter(Protocol):
@@ -142,5 +155,6 @@ def _result(sequence_id: str, pending: _Pending, num_sequences: int, now: float)
         compute_us=round((now - started) * 1e6),
         pass_sequences=num_sequences,
     )
-    drafts = Drafts(tuple(pending.proposal.token_ids))
+    proposal = pending.proposal
+    drafts = Drafts(tuple(proposal.token_ids), supports=tuple(proposal.supports))
     return ProposeResult(sequence_id, pending.round, drafts=drafts, timing=timing)

@@ -10,7 +10,7 @@ Plain Python: knows no network and no thread. Invariant: what is committed depen
 and settings of the sequence alone, never on drafts, chunks, batch mates or evictions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -18,6 +18,7 @@ from paceline.engine.model import LanguageModel, Logits, PassSequence
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.errors import InvalidRequest
 from paceline.rounds import (
+    NO_DRAFTS,
     Drafts,
     RoundError,
     RoundErrorReason,
@@ -27,6 +28,7 @@ from paceline.rounds import (
     WorkerLoad,
 )
 from target_service.acceptance import accept_drafts
+from target_service.round_checks import refusal, usable_drafts
 
 MAX_DECODE_ROWS = 32
 """A sequence with no more tokens to run than this decodes; more are a prefill, cut in chunks."""
@@ -51,9 +53,10 @@ class _Pending:
 
     sequence: EngineSequence
     round: int
-    draft_token_ids: Sequence[int]
-    num_unknown_drafts: int
-    """1 when a draft that the target does not know ended the usable ones; it counts as rejected."""
+    drafts: Drafts
+    """A chain. Its last token may be one that the model does not know: it is rejected unseen."""
+    known_token_ids: Sequence[int]
+    """The drafts that the model knows."""
     num_remaining: int
     """Tokens still to commit in this round; more than one lets the target go on alone."""
     arrived_at: float = field(default_factory=perf_counter)
@@ -83,7 +86,7 @@ class Verifier:
     def accept(self, round: VerifyRound) -> VerifyResult | None:
         """Place a round; an answer at once means that it will not get a pass."""
         self._waiting.pop(round.sequence_id, None)
-        error = self._refusal(round)
+        error = refusal(round, self._model.vocab_size, self.max_length)
         if error is not None:
             return VerifyResult(round.sequence_id, round.round, error=error)
         sequence = self._table.sync(round.sequence_id, round.span, round.settings)
@@ -97,10 +100,11 @@ class Verifier:
             )
             error = RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
             return VerifyResult(round.sequence_id, round.round, error=error)
-        drafts, num_unknown = self._usable_drafts(round.drafts, num_left - 1)
+        most = min(self._limits.max_speculative_tokens, num_left - 1)
+        drafts, known = usable_drafts(round.drafts, most, self._model.vocab_size)
         num_remaining = min(max(round.max_new_tokens, 1), num_left)
         self._waiting[round.sequence_id] = _Pending(
-            sequence, round.round, drafts, num_unknown, num_remaining
+            sequence, round.round, drafts, known, num_remaining
         )
         return None
 
@@ -175,12 +179,12 @@ class Verifier:
         for pending in by_age:
             sequence = pending.sequence
             kept = [share.pending.sequence for share in shares]
-            num_tokens = len(sequence.log) + len(pending.draft_token_ids)
+            num_tokens = len(sequence.log) + len(pending.known_token_ids)
             kv = self._table.reserve(sequence, num_tokens, keep=kept)
             if kv is None:
                 continue
-            token_ids = [*sequence.uncomputed(), *pending.draft_token_ids]
-            num_logits = 1 + len(pending.draft_token_ids)
+            token_ids = [*sequence.uncomputed(), *pending.known_token_ids]
+            num_logits = 1 + len(pending.known_token_ids)
             if _is_prefill(sequence):
                 if len(token_ids) > prefill_rows:
                     # The last committed token stays for the pass that runs the drafts.
@@ -211,7 +215,7 @@ class Verifier:
         start = len(sequence.log)
         try:
             acceptance = accept_drafts(
-                logits, pending.draft_token_ids, sequence.settings, sequence.log.token_ids
+                logits, pending.drafts, sequence.settings, sequence.log.token_ids
             )
         except InvalidRequest as error:  # its settings leave no token to choose
             return self._fail(pending, RoundErrorReason.INVALID_ARGUMENT, error)
@@ -220,11 +224,11 @@ class Verifier:
         self._table.commit(sequence, acceptance.token_ids)
         pending.num_remaining -= len(acceptance.token_ids)
         last = pending.num_remaining < 1 or sequence.has_ended
-        num_drafts = len(pending.draft_token_ids) + pending.num_unknown_drafts
+        num_drafts = len(pending.drafts.token_ids)
         if last:
             del self._waiting[sequence.sequence_id]
         else:
-            pending.draft_token_ids, pending.num_unknown_drafts = (), 0
+            pending.drafts, pending.known_token_ids = NO_DRAFTS, ()
         return VerifyResult(
             sequence_id=sequence.sequence_id,
             round=pending.round,
@@ -242,37 +246,10 @@ class Verifier:
         self._table.commit(pending.sequence, ())
         return VerifyResult(sequence_id, pending.round, error=RoundError(reason, str(error)))
 
-    def _refusal(self, round: VerifyRound) -> RoundError | None:
-        """What is wrong with the round whatever the worker holds."""
-        unknown = _first_unknown(round.span.token_ids, self._model.vocab_size)
-        if unknown is not None:
-            message = (
-                f"span.token_ids[{unknown}]: {round.span.token_ids[unknown]} is not a token; "
-                f"expected ids below {self._model.vocab_size}."
-            )
-            return RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
-        if round.drafts.parents and not _is_chain(round.drafts.parents):
-            message = "drafts.parents: the drafts form a tree; this worker takes chains."
-            return RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
-        if round.settings is not None and round.settings.max_length > self.max_length:
-            message = (
-                f"settings.max_length: {round.settings.max_length} tokens do not fit; this worker "
-                f"holds sequences of up to {self.max_length}."
-            )
-            return RoundError(RoundErrorReason.TOO_LONG, message)
-        return None
-
     @property
     def max_length(self) -> int:
         """Longest sequence that this worker can hold, by context and by KV room."""
         return min(self._model.max_model_len, self._model.kv_cache.capacity)
-
-    def _usable_drafts(self, drafts: Drafts, max_useful: int) -> tuple[list[int], int]:
-        token_ids = list(drafts.token_ids[: self._limits.max_speculative_tokens])
-        unknown = _first_unknown(token_ids, self._model.vocab_size)
-        if unknown is not None and unknown < max_useful:
-            return token_ids[:unknown], 1
-        return token_ids[:max_useful], 0
 
 
 def _is_prefill(sequence: EngineSequence) -> bool:
@@ -290,11 +267,3 @@ def _with_timing(
     )
     pending.compute_s = 0.0
     return replace(result, timing=timing)
-
-
-def _first_unknown(token_ids: Iterable[int], vocab_size: int) -> int | None:
-    return next((i for i, id in enumerate(token_ids) if not 0 <= id < vocab_size), None)
-
-
-def _is_chain(parents: Sequence[int]) -> bool:
-    return all(parent == index - 1 for index, parent in enumerate(parents))

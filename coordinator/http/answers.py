@@ -121,9 +121,11 @@ class Answer:
         }
 
     def _metrics(self) -> dict[str, Any]:
-        wanted = self.generation.request.speculation.num_speculative_tokens
+        speculation = self.generation.request.speculation
+        wanted = speculation.num_speculative_tokens or 0
         return {
-            "speculative_decoding": speculative_decoding(self.generation.stats, wanted or 0),
+            "speculative_decoding": speculative_decoding(self.generation.stats, wanted),
+            "acceptance_rule": speculation.acceptance_rule,
             "numerics_changed": self.generation.numerics_changed,
         }
 

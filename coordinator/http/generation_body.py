@@ -18,10 +18,11 @@ class StreamOptions(Strict):
 
 
 class SpeculationBody(Strict):
-    """How to speculate; never changes the text."""
+    """How to speculate."""
 
     method: Annotated[str, Field(min_length=1)] = "auto"
     num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
+    acceptance_rule: Literal["coupled", "rejection", "block"] | None = None
 
 
 class GenerationBody(Strict):
@@ -84,7 +85,9 @@ class GenerationBody(Strict):
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
             speculation=Speculation(
-                self.speculation.method, self.speculation.num_speculative_tokens
+                self.speculation.method,
+                self.speculation.num_speculative_tokens,
+                self.speculation.acceptance_rule or "",
             ),
             session_id=self.session_id,
         )

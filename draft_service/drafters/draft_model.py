@@ -1,18 +1,20 @@
 """A smaller causal language model with the target's tokenizer.
 
-Chooses its tokens with the target's noise (the same seed, choice and position), so that both make
-the same choice wherever their laws are close: the coupled rule, arXiv 2408.07978. With the target's
+Under the coupled rule it chooses its tokens with the target's noise (the same seed, choice and
+position), so that both make the same choice wherever their laws are close (arXiv 2408.07978). Under
+`rejection` and `block` it samples them with noise of its own and tells from what. With the target's
 own weights this is the method `self`, which accepts everything.
 """
 
 from array import array
 
 from draft_service.proposer import Proposal
-from paceline.engine.model import LanguageModel, PassSequence
-from paceline.engine.sampling import choose_token
+from paceline.engine.draws import Draws
+from paceline.engine.model import LanguageModel, Logits, PassSequence
+from paceline.engine.sampling import choose_token, token_law
 from paceline.engine.sequences import EngineSequence, SequenceTable
 from paceline.errors import InvalidRequest
-from paceline.rounds import WorkerLoad
+from paceline.rounds import AcceptanceRule, WorkerLoad
 
 MAX_CHUNK = 512
 """Rows of one sequence in a step; a longer prompt takes several."""
@@ -57,10 +59,8 @@ class ModelDrafter:
             sequence = proposal.sequence
             self._table.ran(sequence, work.token_ids)
             if work.num_logits:
-                context = sequence.log.token_ids + array("I", proposal.token_ids)
                 try:
-                    token_id = choose_token(logits[-1], sequence.settings, len(context), context)
-                    proposal.add(token_id)
+                    _add_token(proposal, logits[-1])
                 except (InvalidRequest, FloatingPointError):  # no token, or not a number
                     proposal.is_done = True
 
@@ -79,3 +79,15 @@ class ModelDrafter:
             return None
         chunk = token_ids[:MAX_CHUNK]
         return PassSequence(kv, chunk, 1 if len(chunk) == len(token_ids) else 0)
+
+
+def _add_token(proposal: Proposal, logits: Logits) -> None:
+    """Propose what a row says, in the way that the sequence's acceptance rule wants."""
+    log, settings = proposal.sequence.log, proposal.sequence.settings
+    context = log.token_ids + array("I", proposal.token_ids)
+    position = len(context)
+    if settings.temperature == 0.0 or settings.acceptance_rule is AcceptanceRule.COUPLED:
+        proposal.add(choose_token(logits, settings, position, context))
+        return
+    law = token_law(logits, settings, position, context)
+    proposal.add_sampled(*Draws(settings, start=len(log)).draft(position, law))

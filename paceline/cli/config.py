@@ -29,6 +29,11 @@ class ServeSettings(Settings):
     target's own token make a pass of 8 rows, beyond which a pass on a CPU gets slower faster than
     drafts get accepted."""
 
+    acceptance_rule: Literal["coupled", "rejection", "block"] = "coupled"
+    """Which drafts become text, for requests that leave it open. `coupled`: the text of a seed is
+    what the target alone says. `rejection` and `block` accept more at high temperatures and keep
+    the law of the text, not the text."""
+
     target_replicas: Count = 1
     """Target processes. More than one shares the machine's cores between them."""
 

@@ -180,6 +180,7 @@ class LocalService:
             "drafts": tuple(drafts),
             "redis_url": redis_url,
             "num_speculative_tokens": self._settings.num_speculative_tokens,
+            "acceptance_rule": self._settings.acceptance_rule,
             "drain_seconds": DRAIN_S,
             "http_port": http_port,
             "grpc_port": grpc_port,

@@ -10,8 +10,8 @@ For an implementation in another language (test vectors: `protos/noise_vectors.j
 
 1. Words. Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with
    key = (seed mod 2^32, seed div 2^32) and counter = (token div 2, position, choice, 0). The last
-   counter word is the purpose; 0 is this noise. An even token takes the output words (0, 1) as
-   (a, b), an odd one the words (2, 3).
+   counter word is the purpose: 0 for this noise, others in `paceline.engine.draws`. An even token
+   takes the output words (0, 1) as (a, b), an odd one the words (2, 3).
 2. Uniform. k = a * 2^20 + b div 2^12, a number of 52 bits; u = (2k + 1) * 2^-53. Exact in a
    double, inside (0, 1), and so is 1 - u.
 3. Gumbel. g = -log(-log(u)), between -3.61 and 36.74, with this logarithm in IEEE doubles, every
@@ -75,6 +75,11 @@ def uniform_row(seed: int, choice: int, position: int, vocab_size: int) -> Unifo
     return pairs.reshape(-1)[:vocab_size]
 
 
+def single_uniform(seed: int, c0: int, position: int, choice: int, purpose: int) -> float:
+    """Steps 1 and 2 for the counter (c0, position, choice, purpose) and its words (0, 1)."""
+    return float(_uniform_pairs(seed, np.array([c0]), position, choice, purpose)[0, 0])
+
+
 def philox4x32(
     seed: int,
     c0: TokenIds,  # [n], like c1, c2, c3 unless they are numbers
@@ -122,12 +127,14 @@ def _round_keys(seed: int) -> tuple[Words, ...]:
     return tuple(key + np.uint64(index) * _KEY_STEPS & _LOW_WORD for index in range(_NUM_ROUNDS))
 
 
-def _uniform_pairs(seed: int, c0: TokenIds, position: int, choice: int) -> Uniforms:
+def _uniform_pairs(
+    seed: int, c0: TokenIds, position: int, choice: int, purpose: int = 0
+) -> Uniforms:
     """The uniforms [n, 2] of the even and of the odd token of each counter.
 
     k becomes the fraction bits of a double in [1, 2), so 1 + k * 2^-52; less 1 - 2^-53 that is u.
     """
-    a, b = philox4x32(seed, c0, position, choice, 0)
+    a, b = philox4x32(seed, c0, position, choice, purpose)
     np.left_shift(a, np.uint64(20), out=a)
     np.right_shift(b, np.uint64(12), out=b)
     np.bitwise_or(a, b, out=a)

@@ -37,12 +37,14 @@ class Chat(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ...) -> None: ...
 
 class Speculation(_message.Message):
-    __slots__ = ("method", "num_speculative_tokens")
+    __slots__ = ("method", "num_speculative_tokens", "acceptance_rule")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     NUM_SPECULATIVE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_RULE_FIELD_NUMBER: _ClassVar[int]
     method: str
     num_speculative_tokens: int
-    def __init__(self, method: _Optional[str] = ..., num_speculative_tokens: _Optional[int] = ...) -> None: ...
+    acceptance_rule: str
+    def __init__(self, method: _Optional[str] = ..., num_speculative_tokens: _Optional[int] = ..., acceptance_rule: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("request_id", "prompt", "prompt_token_ids", "chat", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "speculation", "session_id", "resume_from", "presence_penalty", "frequency_penalty", "repetition_penalty")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.engine.model import Logits
 from paceline.engine.sampling import choose_token
-from paceline.rounds import SequenceSettings
+from paceline.rounds import Drafts, SequenceSettings
 from target_service.acceptance import Acceptance, accept_drafts
 
 VOCAB_SIZE = 6
@@ -60,20 +60,27 @@ def plain_text(settings: SequenceSettings) -> tuple[int, ...]:
 
 
 def speculated_text(
-    settings: SequenceSettings, drafts: Iterator[Sequence[int]], rule: Rule = accept_drafts
+    settings: SequenceSettings, drafts: Iterator[Sequence[int]], rule: Rule | None = None
 ) -> tuple[int, ...]:
     """What comes of rounds with these drafts, one item for each round."""
     text = PROMPT
     while not is_ended(text, settings):
         draft_token_ids = next(drafts)
         rows = rows_behind(text, draft_token_ids)
-        acceptance = rule(rows, draft_token_ids, settings, array("I", text))
+        acceptance = (rule or accept_tokens)(rows, draft_token_ids, settings, array("I", text))
         text = (*text, *acceptance.token_ids)
     return text
 
 
+def accept_tokens(
+    rows: Logits, drafts: Sequence[int], settings: SequenceSettings, context: "array[int]"
+) -> Acceptance:
+    decided = accept_drafts(rows, Drafts(drafts), settings, context)
+    return Acceptance(decided.num_accepted_tokens, list(decided.token_ids))
+
+
 def accept(drafts: Sequence[int], settings: SequenceSettings = GREEDY) -> Acceptance:
-    return accept_drafts(rows_behind(PROMPT, drafts), drafts, settings, array("I", PROMPT))
+    return accept_tokens(rows_behind(PROMPT, drafts), drafts, settings, array("I", PROMPT))
 
 
 def continuation(length: int, settings: SequenceSettings = GREEDY) -> list[int]:
@@ -107,7 +114,7 @@ def test_without_drafts_the_target_says_its_next_token(settings: SequenceSetting
     assert acceptance == Acceptance(0, continuation(1, settings))
 
 
-@pytest.mark.parametrize("nonsense", [-1, VOCAB_SIZE, 2**32 - 1])
+@pytest.mark.parametrize("nonsense", [VOCAB_SIZE, 2**32 - 1])
 def test_ids_beyond_the_vocabulary_are_never_accepted(nonsense: int) -> None:
     assert accept([nonsense, nonsense]) == Acceptance(0, continuation(1))
     first = continuation(1)
@@ -148,7 +155,7 @@ def test_rows_behind_a_rejection_are_not_looked_at() -> None:
     drafts = [first, (second + 1) % VOCAB_SIZE, 0, 0]
     rows = rows_behind(PROMPT, drafts)
     rows[2:] = np.nan  # choose_token refuses such a row
-    assert accept_drafts(rows, drafts, GREEDY, array("I", PROMPT)) == Acceptance(1, [first, second])
+    assert accept_tokens(rows, drafts, GREEDY, array("I", PROMPT)) == Acceptance(1, [first, second])
 
 
 SETTINGS = st.builds(
@@ -168,7 +175,7 @@ SETTINGS = st.builds(
     frequency_penalty=st.sampled_from([0.0, 0.0, -0.5, 2.0]),
     repetition_penalty=st.sampled_from([1.0, 1.0, 0.8, 1.7]),
 )
-TOKEN_IDS = st.integers(-1, VOCAB_SIZE + 1)
+TOKEN_IDS = st.integers(0, VOCAB_SIZE + 1)
 
 
 @given(SETTINGS, st.lists(st.lists(TOKEN_IDS, max_size=5), max_size=12))
@@ -193,7 +200,7 @@ def test_mostly_right_drafts_never_change_the_text(
         right = expected[len(text) :][:num_right]
         drafts = (*right, wrong, *expected[len(text) + len(right) + 1 :][:2])
         rows = rows_behind(text, drafts)
-        acceptance = accept_drafts(rows, drafts, sequence_settings, array("I", text))
+        acceptance = accept_tokens(rows, drafts, sequence_settings, array("I", text))
         assert acceptance.num_accepted_tokens >= len(right)
         accepted = acceptance.token_ids[: acceptance.num_accepted_tokens]
         assert tuple(accepted) == drafts[: acceptance.num_accepted_tokens]
@@ -214,6 +221,8 @@ class Mutant:
     is_greedy: bool = False
     counts_drafts: bool = True
     counts_next_draft: bool = False
+    is_keyed_by_draft: bool = False
+    forgets_choice: bool = False
 
     def __call__(
         self,
@@ -230,7 +239,12 @@ class Mutant:
         def choose(row: Logits, index: int) -> int:
             num_counted = index + self.counts_next_draft if self.counts_drafts else 0
             counted = [*context, *draft_token_ids[:num_counted]]
-            return choose_token(row, settings, start + index + self.position_offset, counted)
+            key = settings
+            if self.is_keyed_by_draft:
+                key = replace(key, seed=key.seed + [*draft_token_ids, 0][index])
+            if self.forgets_choice:
+                key = replace(key, choice=0)
+            return choose_token(row, key, start + index + self.position_offset, counted)
 
         for index, draft_token_id in enumerate(draft_token_ids):
             token_id = choose(logits[max(index - self.row_offset, 0)], index)
@@ -251,7 +265,7 @@ class Mutant:
 def is_caught(rule: Rule) -> bool:
     rng = np.random.default_rng(5)
     for seed in range(20):
-        sequence_settings = replace(PENALIZED, seed=seed, stop_token_ids=(STOP,))
+        sequence_settings = replace(PENALIZED, seed=seed, choice=1, stop_token_ids=(STOP,))
         drafts = (rng.integers(VOCAB_SIZE, size=3).tolist() for _ in repeat(None))
         if speculated_text(sequence_settings, drafts, rule) != plain_text(sequence_settings):
             return True
@@ -269,6 +283,8 @@ def is_caught(rule: Rule) -> bool:
         Mutant(is_greedy=True),
         Mutant(counts_drafts=False),
         Mutant(counts_next_draft=True),
+        Mutant(is_keyed_by_draft=True),
+        Mutant(forgets_choice=True),
     ],
     ids=str,
 )
@@ -277,5 +293,5 @@ def test_comparing_texts_catches_a_faulty_rule(mutant: Mutant) -> None:
 
 
 def test_comparing_texts_finds_no_fault_in_the_rule_and_in_the_faultless_mutant() -> None:
-    assert not is_caught(accept_drafts)
+    assert not is_caught(accept_tokens)
     assert not is_caught(Mutant())

@@ -13,14 +13,19 @@ from coordinator.admission import (
     encode_prompt,
     sequence_settings,
     token_limit,
+    with_rule,
 )
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
 from paceline.errors import InvalidRequest, Unavailable
-from paceline.rounds import SequenceSettings
+from paceline.rounds import AcceptanceRule, SequenceSettings
 
 VOCAB_SIZE = 261
 BOS, EOS = 256, 257
 REQUEST = GenerationRequest("r-1", "Hello")
+
+
+def by_method(method: str) -> Speculation:
+    return Speculation(method, acceptance_rule="coupled")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,24 @@ async def test_a_prompt_without_tokens_or_with_others_is_refused(prompt: tuple[i
 
 @pytest.mark.parametrize("method", ["auto", "off", "self"])
 def test_a_method_that_is_served_is_taken(method: str) -> None:
-    check_speculation(Speculation(method), {"self", "prompt-lookup"})
+    check_speculation(by_method(method), {"self", "prompt-lookup"})
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
+def test_the_rule_of_a_request_wins_over_the_services_own(rule: str) -> None:
+    asked = replace(REQUEST, speculation=Speculation(acceptance_rule=rule))
+    for own in ("coupled", "rejection"):
+        assert with_rule(asked, own) == asked
+        assert with_rule(REQUEST, own).speculation.acceptance_rule == own
+    check_speculation(asked.speculation, set())
+    assert settings_of(asked).acceptance_rule is AcceptanceRule[rule.upper()]
+
+
+@pytest.mark.parametrize("rule", ["typical", "COUPLED", " "])
+def test_a_rule_that_there_is_not_is_refused_with_those_that_are(rule: str) -> None:
+    with pytest.raises(InvalidRequest, match="coupled, rejection, block") as refusal:
+        check_speculation(Speculation(acceptance_rule=rule), set())
+    assert refusal.value.field == "speculation.acceptance_rule"
 
 
 def test_a_method_that_is_not_served_is_refused_with_those_that_are() -> None:
@@ -115,7 +137,7 @@ def test_a_method_that_is_not_served_is_refused_with_those_that_are() -> None:
 def test_a_drafter_that_may_still_come_up_is_not_called_wrong() -> None:
     with pytest.raises(Unavailable, match="has answered yet"):
         check_speculation(Speculation("eagle"), {"self", None})
-    check_speculation(Speculation("self"), {"self", None})
+    check_speculation(by_method("self"), {"self", None})
 
 
 @pytest.mark.parametrize(
@@ -148,7 +170,11 @@ def test_what_does_not_fit_is_refused_with_the_limit(
 
 def settings_of(request: GenerationRequest) -> SequenceSettings:
     generation = Admitted(
-        request=request, prompt_token_ids=(1, 2, 3), seed=77, max_tokens=10, created=0
+        request=with_rule(request, "coupled"),
+        prompt_token_ids=(1, 2, 3),
+        seed=77,
+        max_tokens=10,
+        created=0,
     )
     return sequence_settings(generation, table_tokenizer())
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chance import chi_square, chi_square_limit
 from numpy.typing import NDArray
 
 from paceline.engine.noise import (
@@ -240,16 +241,6 @@ def assert_independent(
     counts = np.bincount(cells, minlength=num_bins**2)
     expected = np.full(num_bins**2, len(here) / num_bins**2)
     assert chi_square(counts, expected) < chi_square_limit(num_bins**2 - 1)
-
-
-def chi_square(counts: NDArray[np.int64], expected: NDArray[np.float64]) -> float:
-    return float(((counts - expected) ** 2 / expected).sum())
-
-
-def chi_square_limit(degrees: int) -> float:
-    """The value exceeded once in a million (Wilson and Hilferty's approximation)."""
-    spread = 2 / (9 * degrees)
-    return float(degrees * (1 - spread + 4.753 * math.sqrt(spread)) ** 3)
 
 
 def is_plausible(count: int, num_draws: int, probability: float) -> bool:

@@ -1,0 +1,59 @@
+"""What a round must be for the target to take it, and which of its drafts are checked.
+
+Pure: no model, no network, no state.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from paceline.engine.draws import is_support_of
+from paceline.rounds import NO_DRAFTS, Drafts, RoundError, RoundErrorReason, Support, VerifyRound
+
+
+def refusal(round: VerifyRound, vocab_size: int, max_length: int) -> RoundError | None:
+    """What is wrong with a round whatever the worker holds."""
+    unknown = _first_unknown(round.span.token_ids, vocab_size)
+    if unknown is not None:
+        message = (
+            f"span.token_ids[{unknown}]: {round.span.token_ids[unknown]} is not a token; "
+            f"expected ids below {vocab_size}."
+        )
+        return RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
+    if round.drafts.parents and not _is_chain(round.drafts.parents):
+        message = "drafts.parents: the drafts form a tree; this worker takes chains."
+        return RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
+    if round.settings is not None and round.settings.max_length > max_length:
+        message = (
+            f"settings.max_length: {round.settings.max_length} tokens do not fit; this worker "
+            f"holds sequences of up to {max_length}."
+        )
+        return RoundError(RoundErrorReason.TOO_LONG, message)
+    return None
+
+
+def usable_drafts(drafts: Drafts, max_drafts: int, vocab_size: int) -> tuple[Drafts, Sequence[int]]:
+    """The drafts to check, and those of them that the model can run.
+
+    Behind one that the model does not know there is nothing to check; it is rejected itself, not
+    left out. What is left out depends on numbers alone, never on the tokens: `rejection` and
+    `block` would lean towards the others. Drafts whose law cannot be told are none at all.
+    """
+    token_ids, supports = drafts.token_ids[:max_drafts], drafts.supports[:max_drafts]
+    if drafts.supports and not _are_supports_of(supports, token_ids):
+        return NO_DRAFTS, ()
+    unknown = _first_unknown(token_ids, vocab_size)
+    if unknown is None:
+        return Drafts(token_ids, supports=supports), token_ids
+    checked = Drafts(token_ids[: unknown + 1], supports=supports[: unknown + 1])
+    return checked, token_ids[:unknown]
+
+
+def _are_supports_of(supports: Sequence[Support], token_ids: Sequence[int]) -> bool:
+    return len(supports) == len(token_ids) and all(map(is_support_of, supports, token_ids))
+
+
+def _first_unknown(token_ids: Iterable[int], vocab_size: int) -> int | None:
+    return next((i for i, id in enumerate(token_ids) if not 0 <= id < vocab_size), None)
+
+
+def _is_chain(parents: Sequence[int]) -> bool:
+    return all(parent == index - 1 for index, parent in enumerate(parents))
