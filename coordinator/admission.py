@@ -6,7 +6,7 @@ sentence that names the field, its value and what was expected.
 
 import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
@@ -25,6 +25,8 @@ from paceline.rounds import AcceptanceRule, SequenceSettings
 MAX_STOPS = 4
 """Stop texts of a request, as in the OpenAI API."""
 MAX_SPECULATIVE_TOKENS = 64
+MAX_CHOICES = 16
+"""Choices of a request: as many sequences, which share the workers with everybody else's."""
 
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
@@ -49,8 +51,8 @@ class Admitted(Generation):
     """Given by the session store."""
     recorded_token_ids: tuple[int, ...] = ()
     """Committed by an earlier run of the same request."""
-    resume_from: int = 0
-    """Tokens that the client has already."""
+    resume_from: tuple[int, ...] = ()
+    """Tokens of each choice that the client has already; empty: none."""
     recorded_finish: FinishReason | None = None
 
 
@@ -84,6 +86,7 @@ def check_values(request: GenerationRequest, vocab_size: int) -> None:
         request.request_id,
         "1 to 128 visible characters",
     )
+    _check(1 <= request.n <= MAX_CHOICES, "n", request.n, f"1 to {MAX_CHOICES}")
     _check(
         request.max_tokens is None or request.max_tokens >= 1,
         "max_tokens",
@@ -179,8 +182,35 @@ def token_limit(request: GenerationRequest, num_prompt: int, max_model_len: int)
     return limit
 
 
-def sequence_settings(generation: Generation, tokenizer: Tokenizer) -> SequenceSettings:
-    """The settings of the generation's sequence."""
+def check_resume_from(resume_from: Sequence[int], generation: Generation) -> None:
+    """Raise `InvalidRequest` unless it has a number of tokens for each choice."""
+    num_choices, limit = generation.request.n, generation.max_tokens
+    if len(resume_from) != num_choices:
+        raise InvalidRequest(
+            f"resume_from: has {len(resume_from)} numbers of tokens; expected {num_choices}, one "
+            "for each choice",
+            "resume_from",
+        )
+    rule = generation.request.speculation.acceptance_rule
+    if num_choices > 1 and any(resume_from) and rule != "coupled":
+        raise InvalidRequest(
+            f"resume_from: of several choices nothing is recorded, and the rule {rule!r} would not "
+            "make the same ones again; expected 0 for each",
+            "resume_from",
+        )
+    for number in resume_from:
+        if not 0 <= number <= limit:
+            raise InvalidRequest(
+                f"resume_from: {number} is not a number of tokens of this answer; expected 0 to "
+                f"{limit}",
+                "resume_from",
+            )
+
+
+def sequence_settings(
+    generation: Generation, tokenizer: Tokenizer, choice: int = 0
+) -> SequenceSettings:
+    """The settings of the sequence of one choice."""
     request = generation.request
     eos_token_ids = () if request.ignore_eos else tokenizer.eos_token_ids
     num_prompt = len(generation.prompt_token_ids)
@@ -191,6 +221,7 @@ def sequence_settings(generation: Generation, tokenizer: Tokenizer) -> SequenceS
         top_p=request.top_p,
         min_p=request.min_p,
         seed=generation.seed,
+        choice=choice,
         logit_bias=request.logit_bias,
         stop_token_ids=tuple(dict.fromkeys((*eos_token_ids, *request.stop_token_ids))),
         min_length=num_prompt + request.min_tokens,

@@ -1,7 +1,6 @@
-"""One request from admission to its last token.
+"""Requests from admission to their last token, and the state of the service.
 
-Ties the parts together: tokenizer, router, the rounds of `decode_loop`, text and stops, the record
-of the session, metrics. Front ends (HTTP, gRPC) call `prepare`, then iterate `stream`.
+Front ends (HTTP, gRPC) call `prepare` or `resume`, then iterate `stream`.
 """
 
 import asyncio
@@ -14,17 +13,17 @@ from contextlib import aclosing, suppress
 from coordinator.admission import (
     Admitted,
     Limits,
+    check_resume_from,
     check_speculation,
     check_values,
     encode_prompt,
-    sequence_settings,
     token_limit,
     with_rule,
 )
-from coordinator.decode_loop import Committed, decode
+from coordinator.answering import Answering
+from coordinator.choices import interleave
 from coordinator.metrics import Metrics
-from coordinator.progress import Progress
-from coordinator.records import Placement, SessionStore
+from coordinator.records import SessionStore
 from coordinator.requests import (
     FinishReason,
     Generation,
@@ -33,14 +32,12 @@ from coordinator.requests import (
     ServiceStatus,
     SpeculativeStats,
 )
-from coordinator.router import PlacedWorkers, Router
-from coordinator.sequence import RoundRefused, Sequence
+from coordinator.router import Router
 from coordinator.speculation_policies import SpeculationPolicies
 from coordinator.status import unready_reason, worker_statuses
-from coordinator.text_stream import TextStream
 from coordinator.tokenizer import Tokenizer
 from paceline.errors import InvalidRequest, NotFound, Overloaded, Unavailable
-from paceline.rounds import TokenLog, WorkerInfo
+from paceline.rounds import WorkerInfo
 from paceline.workers import WorkerLost
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import fetch_tokenizer
@@ -57,12 +54,12 @@ class Generator:
         self, pool: WorkerPool, store: SessionStore, metrics: Metrics, limits: Limits
     ) -> None:
         self._pool = pool
-        self._router = Router(pool)
         self._store = store
         self._metrics = metrics
         self._limits = limits
         self._tokenizer: Tokenizer | None = None
-        self._policies = SpeculationPolicies(pool, limits.num_speculative_tokens)
+        policies = SpeculationPolicies(pool, limits.num_speculative_tokens)
+        self._answering = Answering(Router(pool), policies, store, metrics)
         self._slots = asyncio.Semaphore(limits.max_running_requests)
         self._num_present = 0
         self._is_idle = asyncio.Event()
@@ -94,7 +91,7 @@ class Generator:
         Raises `InvalidRequest`, `Overloaded` or `Unavailable`.
         """
         tokenizer, model = self._must_be_ready()
-        self._must_have_room()
+        self._must_have_room(request.n)
         request = with_rule(request, self._limits.acceptance_rule)
         drafters = {w.info.drafter if w.info else None for w in self._pool.drafts}
         check_values(request, tokenizer.vocab_size)
@@ -110,24 +107,18 @@ class Generator:
         generation.lease = await self._store.open(generation)
         return generation
 
-    async def resume(self, request_id: str, resume_from: int) -> Generation:
-        """Go on with a recorded request whose client has `resume_from` tokens already.
+    async def resume(self, request_id: str, resume_from: tuple[int, ...]) -> Generation:
+        """Go on with a recorded request, each choice behind the tokens that the client has of it.
 
         Raises `NotFound`, `InvalidRequest`, `Overloaded` or `Unavailable`.
         """
         self._must_be_ready()
-        self._must_have_room()
+        self._must_have_room(len(resume_from))
         resumption = await self._store.takeover(request_id)
         if resumption is None:
             raise NotFound(f"request_id: no request {request_id!r} is on record", "request_id")
-        recorded = resumption.token_ids
-        if not 0 <= resume_from <= resumption.generation.max_tokens:
-            raise InvalidRequest(
-                f"resume_from: {resume_from} is not a number of tokens of this answer; expected 0 "
-                f"to {resumption.generation.max_tokens}",
-                "resume_from",
-            )
         admitted = resumption.generation
+        check_resume_from(resume_from, admitted)
         return Admitted(
             request=admitted.request,
             prompt_token_ids=admitted.prompt_token_ids,
@@ -135,7 +126,7 @@ class Generator:
             max_tokens=admitted.max_tokens,
             created=admitted.created,
             lease=resumption.lease,
-            recorded_token_ids=recorded,
+            recorded_token_ids=resumption.token_ids,
             resume_from=resume_from,
             recorded_finish=resumption.finish_reason,
         )
@@ -143,22 +134,38 @@ class Generator:
     async def stream(self, generation: Generation) -> AsyncGenerator[GenerationStep, None]:
         """The answer in steps, the last with its finish reason. Closing it cancels the request."""
         assert isinstance(generation, Admitted), "generations come from `prepare` or `resume`"
-        self._num_present += 1
+        num_choices = generation.request.n
+        self._num_present += num_choices
         self._is_idle.clear()
         request_metrics = self._metrics.request_started(len(generation.prompt_token_ids))
         finish_reason: FinishReason | None = None
+        num_ended = 0
+        has_begun = asyncio.Event()
+        choices = [self._choice(generation, choice, has_begun) for choice in range(num_choices)]
         try:
-            async with self._slots, aclosing(self._answer(generation)) as steps:
+            async with aclosing(interleave(choices, has_begun)) as steps:
                 async for step in steps:
-                    request_metrics.tokens_committed(len(step.token_ids))
-                    finish_reason = step.finish_reason
+                    request_metrics.tokens_committed(len(step.token_ids), step.choice)
+                    num_ended += step.finish_reason is not None
+                    finish_reason = step.finish_reason if num_ended == num_choices else None
                     yield step
         finally:
-            self._num_present -= 1
+            self._num_present -= num_choices
             if self._num_present == 0:
                 self._is_idle.set()
             self._stats.add(generation.stats)
             request_metrics.finished(finish_reason.value if finish_reason else None)
+
+    async def _choice(
+        self, generation: Admitted, choice: int, has_begun: asyncio.Event
+    ) -> AsyncGenerator[GenerationStep, None]:
+        """One choice, in its turn: each counts against the limit by itself."""
+        tokenizer = self._tokenizer
+        assert tokenizer is not None, "a generation was admitted with it"
+        steps = self._answering.choice(generation, choice, tokenizer, has_begun)
+        async with self._slots, aclosing(steps):
+            async for step in steps:
+                yield step
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new requests; return when the running ones have ended, or after `timeout_s`."""
@@ -180,85 +187,6 @@ class Generator:
             session_store=self._store.status,
         )
 
-    async def _answer(self, generation: Admitted) -> AsyncGenerator[GenerationStep, None]:
-        """Replay what is recorded, then decode on."""
-        tokenizer = self._tokenizer
-        assert tokenizer is not None, "a generation was admitted with it"
-        request = generation.request
-        settings = sequence_settings(generation, tokenizer)
-        text = TextStream(tokenizer, request.stop, settings.stop_token_ids, request.min_tokens)
-        progress = Progress(generation, text, generation.resume_from)
-        recorded = generation.recorded_token_ids
-        sequence = Sequence(
-            settings,
-            TokenLog.of((*generation.prompt_token_ids, *recorded)),
-            len(generation.prompt_token_ids),
-        )
-        if recorded:
-            ended = sequence.has_ended or generation.recorded_finish is not None
-            step = progress.advance(recorded, ended)
-            if step is not None:
-                yield step
-            if progress.finish_reason is not None:
-                return
-        affinity = await self._affinity(generation)
-        drafter = self._policies.drafter(request.speculation)
-        workers = self._router.place(generation.prompt_token_ids, affinity, drafter)
-        speculation = self._policies.policy(request.speculation, drafter)
-        try:
-            async with aclosing(decode(sequence, workers, speculation)) as rounds:
-                async for committed in rounds:
-                    start = generation.num_committed_tokens
-                    self._record_round(generation, workers, committed)
-                    step = progress.advance(committed.token_ids, sequence.has_ended)
-                    if step is not None:
-                        yield step
-                    self._keep_record(generation, workers, start, committed, progress)
-                    if progress.finish_reason is not None:
-                        return
-        except RoundRefused as refusal:
-            raise InvalidRequest(refusal.error.message) from refusal
-        finally:
-            workers.leave()
-
-    def _record_round(
-        self, generation: Admitted, workers: PlacedWorkers, committed: Committed
-    ) -> None:
-        generation.numerics_changed = workers.numerics_changed
-        num_tokens = len(committed.token_ids)
-        num_drafts, num_accepted = committed.num_draft_tokens, committed.num_accepted_tokens
-        generation.stats.record_pass(num_drafts, num_accepted, num_tokens)
-        self._metrics.pass_committed(num_drafts, num_accepted, num_tokens)
-        self._metrics.round_overhead.observe(committed.overhead_s)
-        if committed.propose is not None and committed.propose.failure:
-            self._metrics.draft_failed(committed.propose.failure)
-
-    def _keep_record(
-        self,
-        generation: Admitted,
-        workers: PlacedWorkers,
-        start: int,
-        committed: Committed,
-        progress: Progress,
-    ) -> None:
-        """Record the round, after its text has gone out."""
-        lease = generation.lease
-        num_kept = generation.num_committed_tokens - start
-        self._store.append(lease, start, committed.token_ids[:num_kept])
-        if start == len(generation.recorded_token_ids):
-            self._store.place(lease, workers.placement)
-            if generation.request.session_id:
-                self._store.remember_affinity(generation.request.session_id, workers.placement)
-        if progress.finish_reason is not None:
-            self._store.finish(lease, progress.finish_reason)
-        if lease.lost:
-            raise Unavailable("the request was resumed at another coordinator")
-
-    async def _affinity(self, generation: Admitted) -> Placement | None:
-        if generation.request.session_id:
-            return await self._store.affinity(generation.request.session_id)
-        return None
-
     def _unready_reason(self) -> str:
         if self._is_draining:
             return "the coordinator is shutting down"
@@ -270,7 +198,12 @@ class Generator:
             raise Unavailable(self._unready_reason() + "; try again later")
         return tokenizer, model
 
-    def _must_have_room(self) -> None:
+    def _must_have_room(self, num_choices: int) -> None:
         limit = self._limits.max_running_requests + self._limits.max_waiting_requests
-        if self._num_present >= limit:
+        if num_choices > limit:
+            raise InvalidRequest(
+                f"n: is {num_choices}; expected at most {limit}, the choices that run or wait here",
+                "n",
+            )
+        if self._num_present + num_choices > limit:
             raise Overloaded(f"{self._num_present} requests are running or waiting; try again")

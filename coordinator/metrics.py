@@ -61,7 +61,8 @@ class Metrics:
         self.generation_tokens = self._counter("generation_tokens", "Tokens of answers.")
         self.requests = self._counter(
             "request_success",
-            "Requests that ended, by reason; `abort`: failed or left by the client.",
+            "Requests that ended, by the reason of the choice that ended last; `abort`: failed or "
+            "left by the client.",
             "finished_reason",
         )
         self.requests_running = self._gauge(
@@ -76,7 +77,7 @@ class Metrics:
         )
         self.per_token = self._histogram(
             "time_per_output_token",
-            "Mean time per token of an answer, the first token left out.",
+            "Mean time per token of a choice, the first token left out.",
             _TOKEN_BUCKETS,
         )
         self.round_overhead = self._histogram(
@@ -127,23 +128,23 @@ class Metrics:
 
 
 class RequestMetrics:
-    """The counts and times of one answer."""
+    """The counts and times of one request."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._started_s = time.monotonic()
-        self._first_s = self._last_s = self._started_s
-        self._num_tokens = 0
+        self._choices: dict[int, _ChoiceTimes] = {}
 
-    def tokens_committed(self, num_tokens: int) -> None:
-        """Count tokens that belong to the answer."""
+    def tokens_committed(self, num_tokens: int, choice: int = 0) -> None:
+        """Count tokens that belong to a choice."""
         if num_tokens == 0:
             return
-        self._last_s = time.monotonic()
-        if self._num_tokens == 0:
-            self._first_s = self._last_s
-            self._metrics.first_token.observe(self._first_s - self._started_s)
-        self._num_tokens += num_tokens
+        now = time.monotonic()
+        if not self._choices:
+            self._metrics.first_token.observe(now - self._started_s)
+        times = self._choices.setdefault(choice, _ChoiceTimes(now))
+        times.last_s = now
+        times.num_tokens += num_tokens
         self._metrics.generation_tokens.inc(num_tokens)
 
     def finished(self, reason: str | None) -> None:
@@ -153,6 +154,15 @@ class RequestMetrics:
         if reason is None:
             return
         self._metrics.request_latency.observe(time.monotonic() - self._started_s)
-        if self._num_tokens > 1:
-            decoding_s = self._last_s - self._first_s
-            self._metrics.per_token.observe(decoding_s / (self._num_tokens - 1))
+        for times in self._choices.values():
+            if times.num_tokens > 1:
+                decoding_s = times.last_s - times.first_s
+                self._metrics.per_token.observe(decoding_s / (times.num_tokens - 1))
+
+
+class _ChoiceTimes:
+    """When the first and the last tokens of a choice came, and how many."""
+
+    def __init__(self, first_s: float) -> None:
+        self.first_s = self.last_s = first_s
+        self.num_tokens = 0

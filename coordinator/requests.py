@@ -35,10 +35,12 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One answer wanted. None means that the client left it open."""
+    """An answer wanted, or several. None means that the client left it open."""
 
     request_id: str
     prompt: str | tuple[int, ...] | tuple[ChatMessage, ...]
+    n: int = 1
+    """Choices: answers to the same prompt, each with noise of its own."""
     max_tokens: int | None = None
     min_tokens: int = 0
     temperature: float = 1.0
@@ -127,14 +129,16 @@ class SpeculativeStats:
 
 @dataclass(frozen=True, slots=True)
 class GenerationStep:
-    """New tokens of an answer, and the text that has become certain with them."""
+    """New tokens of a choice, and the text that has become certain with them."""
 
     token_ids: tuple[int, ...]
     text: str
     num_committed_tokens: int
-    """Tokens of the answer so far, these included: a value to resume from."""
+    """Tokens of this choice so far, these included: a value to resume from."""
     finish_reason: FinishReason | None = None
-    """Set in the last step only."""
+    """Set in the last step of a choice only."""
+    choice: int = 0
+    """Which of the request's choices it belongs to; their steps come in any order."""
 
 
 @dataclass(slots=True)
@@ -150,6 +154,7 @@ class Generation:
     """Unix time in seconds."""
     stats: SpeculativeStats = field(default_factory=SpeculativeStats)
     num_committed_tokens: int = 0
+    """Tokens of all choices so far."""
     numerics_changed: bool = False
     """The answer moved between workers of unequal arithmetic (DESIGN §3)."""
 

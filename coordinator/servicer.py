@@ -40,13 +40,15 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def Generate(
         self, request: coordinator_pb2.GenerateRequest, context: ServicerContext
     ) -> AsyncIterator[coordinator_pb2.GenerateResponse]:
-        """One answer; a client that goes away cancels it."""
+        """One answer or several; a client that goes away cancels them."""
         try:
             generation = await self._admit(request)
             is_first = True
+            num_left = generation.request.n
             async with aclosing(self._generator.stream(generation)) as steps:
                 async for step in steps:
-                    yield _response(generation, step, is_first)
+                    num_left -= step.finish_reason is not None
+                    yield _response(generation, step, is_first, is_last=num_left == 0)
                     is_first = False
         except PacelineError as error:
             await context.abort(status_of(error), error.message)
@@ -76,7 +78,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         )
 
     async def _admit(self, message: coordinator_pb2.GenerateRequest) -> Generation:
-        if not message.HasField("resume_from"):
+        if not message.resume_from:
             return await self._generator.prepare(_request(message))
         others = [field.name for field, _ in message.ListFields()]
         extra = [name for name in others if name not in ("request_id", "resume_from")]
@@ -86,7 +88,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
                 "is on record",
                 extra[0],
             )
-        return await self._generator.resume(message.request_id, message.resume_from)
+        return await self._generator.resume(message.request_id, tuple(message.resume_from))
 
 
 def _request(message: coordinator_pb2.GenerateRequest) -> GenerationRequest:
@@ -96,6 +98,7 @@ def _request(message: coordinator_pb2.GenerateRequest) -> GenerationRequest:
     return GenerationRequest(
         request_id=message.request_id or f"gen-{secrets.token_hex(12)}",
         prompt=_prompt(message),
+        n=message.n if message.HasField("n") else 1,
         max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
         min_tokens=message.min_tokens,
         temperature=message.temperature if message.HasField("temperature") else 1.0,
@@ -134,7 +137,7 @@ def _prompt(
 
 
 def _response(
-    generation: Generation, step: GenerationStep, is_first: bool
+    generation: Generation, step: GenerationStep, is_first: bool, is_last: bool
 ) -> coordinator_pb2.GenerateResponse:
     response = coordinator_pb2.GenerateResponse(
         request_id=generation.request.request_id,
@@ -142,11 +145,13 @@ def _response(
         token_ids=step.token_ids,
         num_committed_tokens=step.num_committed_tokens,
         prompt_token_ids=generation.prompt_token_ids if is_first else (),
+        choice=step.choice,
     )
     if step.finish_reason is not None:
         response.finish_reason = FINISH_REASONS[step.finish_reason]
+    if is_last:
         response.usage.prompt_tokens = len(generation.prompt_token_ids)
-        response.usage.completion_tokens = step.num_committed_tokens
+        response.usage.completion_tokens = generation.num_committed_tokens
         response.speculative_decoding.CopyFrom(_stats(generation.stats))
     return response
 

@@ -49,26 +49,37 @@ class Client:
         await asyncio.gather(*(channel.close(None) for channel in self._channels))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerateResponse, None]:
-        """The answer in parts, the last with its `finish_reason`. Closing it cancels the request.
+        """The answer in parts, the last one with its `usage`. Closing it cancels the request.
+
+        Where a choice was complete before a stream broke, the very last part may be its last again,
+        empty, to bring the usage.
 
         Raises `InvalidRequest`, `NotFound`, `Overloaded` or `Unavailable`.
         """
         first = GenerateRequest()
         first.CopyFrom(request)
         first.request_id = request.request_id or f"gen-{secrets.token_hex(12)}"
-        next_request, num_received, num_failed = first, request.resume_from, 0
+        next_request, num_failed = first, 0
+        num_received = list(request.resume_from) or [0] * (request.n or 1)
+        finished: set[int] = set()
         while True:
             call = self._stub().Generate(next_request)
             try:
                 async for response in call:
-                    num_received, num_failed = response.num_committed_tokens, 0
-                    yield response
+                    choice = response.choice
+                    is_known = choice in finished
+                    num_received[choice], num_failed = response.num_committed_tokens, 0
                     if response.finish_reason != FINISH_REASON_UNSPECIFIED:
+                        finished.add(choice)
+                    is_last = response.HasField("usage")
+                    if is_last or not is_known:
+                        yield response
+                    if is_last:
                         return
                 raise Unavailable("the stream ended before the answer did")
             except grpc.aio.AioRpcError as failure:
                 error = error_of(failure)
-                is_unknown = isinstance(error, NotFound) and num_received == 0
+                is_unknown = isinstance(error, NotFound) and not any(num_received)
                 num_failed += 1
                 if not (isinstance(error, Unavailable) or is_unknown) or num_failed >= MAX_ATTEMPTS:
                     raise error from failure

@@ -47,7 +47,7 @@ class Service:
 
 @dataclass
 class Event:
-    id: int | None
+    id: str | None
     data: Any
 
 
@@ -58,11 +58,11 @@ def parsed(stream: bytes) -> list[Event]:
     for block in stream.decode().removesuffix("\n\n").split("\n\n"):
         if block == ": keep-alive":
             continue
-        found = re.fullmatch(r"(?:id: (\d+)\n)?data: ([^\n\r]+)", block)
+        found = re.fullmatch(r"(?:id: (\d+(?:,\d+)*)\n)?data: ([^\n\r]+)", block)
         assert found, block
         assert len(found[2].splitlines()) == 1
         data = found[2] if found[2] == "[DONE]" else json.loads(found[2])
-        events.append(Event(int(found[1]) if found[1] else None, data))
+        events.append(Event(found[1], data))
     return events
 
 

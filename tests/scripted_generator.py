@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import uvicorn
 
 from coordinator.http.app import create_app
+from coordinator.http.generation import TextGenerator
 from coordinator.metrics import Metrics
 from coordinator.requests import (
     FinishReason,
@@ -105,7 +106,7 @@ class ScriptedGenerator:
 
 
 @asynccontextmanager
-async def served(generator: ScriptedGenerator, metrics: Metrics) -> AsyncIterator[str]:
+async def served(generator: TextGenerator, metrics: Metrics) -> AsyncIterator[str]:
     """The address of a real server with this generator behind it."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(

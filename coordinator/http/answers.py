@@ -1,8 +1,6 @@
-"""Answers in the words of OpenAI's API, whole and in chunks.
+"""Answers in the words of OpenAI's API, in one piece.
 
-Knows the shapes, not how they travel. Chunks of one answer share id, time and model; the role comes
-in the first only, the finish reason in one only, usage (if wanted) in one more that has no choices,
-and what speculation did in the last.
+Knows the shapes, not how they travel; `coordinator.http.chunks` cuts the same into pieces.
 """
 
 from dataclasses import dataclass
@@ -33,49 +31,42 @@ class Answer:
     generation: Generation
     model: str
     return_token_ids: bool
-    include_usage: bool = False
 
     def whole(self, steps: list[GenerationStep]) -> dict[str, Any]:
         """The answer in one piece, out of all its steps."""
+        choices = [
+            self._choice(index, [step for step in steps if step.choice == index])
+            for index in range(self.generation.request.n)
+        ]
+        return {
+            **self.head(self.api.answer_object),
+            **self.with_prompt_token_ids(choices),
+            "usage": self.usage(),
+            "metrics": self.metrics(),
+        }
+
+    def _choice(self, index: int, steps: list[GenerationStep]) -> dict[str, Any]:
         text = "".join(step.text for step in steps)
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, **_finish(steps[-1].finish_reason)}
+        choice = {"index": index, "logprobs": None, **finish(steps[-1].finish_reason)}
         if self.api.is_chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
         else:
             choice["text"] = text
-        token_ids = [token_id for step in steps for token_id in step.token_ids]
-        return {
-            **self._head(self.api.answer_object),
-            **self._with_token_ids(choice, token_ids, is_first=True),
-            "usage": self._usage(),
-            "metrics": self._metrics(),
-        }
+        if self.return_token_ids:
+            choice["token_ids"] = [token_id for step in steps for token_id in step.token_ids]
+        return choice
 
-    def opening_chunk(self) -> dict[str, Any]:
-        """The first chunk of a chat: who speaks."""
-        return self._chunk({"delta": {"role": "assistant", "content": ""}}, None, (), True)
+    def with_prompt_token_ids(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """Choices with the prompt's ids, if ids are wanted; where they go is vLLM's way."""
+        if not self.return_token_ids:
+            return {"choices": choices}
+        prompt_token_ids = list(self.generation.prompt_token_ids)
+        if not self.api.is_chat:
+            choices = [{**choice, "prompt_token_ids": prompt_token_ids} for choice in choices]
+        return {"choices": choices, "prompt_token_ids": prompt_token_ids}
 
-    def chunk(self, step: GenerationStep, is_first: bool) -> dict[str, Any]:
-        """What one step adds. `is_first`: no chunk has gone out yet."""
-        if self.api.is_chat:
-            choice: dict[str, Any] = {"delta": {"content": step.text} if step.text else {}}
-        else:
-            choice = {"text": step.text}
-        chunk = self._chunk(choice, step.finish_reason, step.token_ids, is_first)
-        if step.finish_reason is not None and not self.include_usage:
-            chunk["metrics"] = self._metrics()
-        return chunk
-
-    def usage_chunk(self) -> dict[str, Any]:
-        """The last chunk of a stream that was asked to count tokens."""
-        return {
-            **self._head(self.api.chunk_object),
-            "choices": [],
-            "usage": self._usage(),
-            "metrics": self._metrics(),
-        }
-
-    def _head(self, kind: str) -> dict[str, Any]:
+    def head(self, kind: str) -> dict[str, Any]:
+        """What every answer and chunk begins with."""
         return {
             "id": self.api.id_prefix + self.generation.request.request_id,
             "object": kind,
@@ -83,35 +74,8 @@ class Answer:
             "model": self.model,
         }
 
-    def _chunk(
-        self,
-        choice: dict[str, Any],
-        finish_reason: FinishReason | None,
-        token_ids: tuple[int, ...],
-        is_first: bool,
-    ) -> dict[str, Any]:
-        choice = {"index": 0, **choice, "logprobs": None, **_finish(finish_reason)}
-        return {
-            **self._head(self.api.chunk_object),
-            **self._with_token_ids(choice, list(token_ids), is_first),
-            **({"usage": None} if self.include_usage else {}),
-        }
-
-    def _with_token_ids(
-        self, choice: dict[str, Any], token_ids: list[int], is_first: bool
-    ) -> dict[str, Any]:
-        """Choices with ids if they are wanted; where the prompt's go is vLLM's way."""
-        if not self.return_token_ids:
-            return {"choices": [choice]}
-        choice["token_ids"] = token_ids
-        if not is_first:
-            return {"choices": [choice]}
-        prompt_token_ids = list(self.generation.prompt_token_ids)
-        if not self.api.is_chat:
-            choice["prompt_token_ids"] = prompt_token_ids
-        return {"choices": [choice], "prompt_token_ids": prompt_token_ids}
-
-    def _usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
+        """Tokens; the prompt counts once, however many choices there are."""
         num_prompt = len(self.generation.prompt_token_ids)
         num_completion = self.generation.num_committed_tokens
         return {
@@ -120,7 +84,8 @@ class Answer:
             "total_tokens": num_prompt + num_completion,
         }
 
-    def _metrics(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
+        """What speculation did."""
         speculation = self.generation.request.speculation
         wanted = speculation.num_speculative_tokens or 0
         return {
@@ -152,5 +117,6 @@ def speculative_decoding(stats: SpeculativeStats, num_spec_tokens: int = 0) -> d
     }
 
 
-def _finish(reason: FinishReason | None) -> dict[str, str | None]:
+def finish(reason: FinishReason | None) -> dict[str, Any]:
+    """The finish reason of a choice, or of a piece of it."""
     return {"finish_reason": None if reason is None else reason.value}

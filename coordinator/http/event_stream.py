@@ -31,9 +31,9 @@ _HEADERS = {
 }
 
 
-def event(data: object, event_id: int | None = None) -> bytes:
-    """One event with JSON in it."""
-    head = b"" if event_id is None else b"id: %d\n" % event_id
+def event(data: object, event_id: str = "") -> bytes:
+    """One event with JSON in it; the id is one line of ASCII."""
+    head = b"id: %s\n" % event_id.encode() if event_id else b""
     return b"%sdata: %s\n\n" % (head, to_json(data))
 
 

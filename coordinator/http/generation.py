@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from coordinator.http.answers import CHAT, COMPLETION, Answer, Api
 from coordinator.http.chat_body import ChatCompletionBody
+from coordinator.http.chunks import Chunks
 from coordinator.http.completion_body import CompletionBody
 from coordinator.http.event_stream import DONE, EventStream, event
 from coordinator.http.parsing import parse
@@ -92,22 +93,19 @@ class _Answering:
         return self._answer(generation).whole(steps)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The answer as events. Their ids count tokens, so that a client knows how far it is."""
+        """The answer as events. Their ids count the tokens of each choice, divided by commas."""
         generation = await self._generator.prepare(self._request)
-        answer = self._answer(generation)
-        is_first = True
-        num_committed = 0
+        chunks = Chunks(self._answer(generation), self._body.include_usage)
+        num_committed = [0] * self._request.n
         async with aclosing(self._generator.stream(generation)) as steps:
             async for step in steps:
-                if is_first and self._api.is_chat:
-                    yield event(answer.opening_chunk(), 0)
-                    is_first = False
-                if step.text or step.finish_reason or self._body.return_token_ids:
-                    num_committed = step.num_committed_tokens
-                    yield event(answer.chunk(step, is_first), num_committed)
-                    is_first = False
-        if self._body.include_usage:
-            yield event(answer.usage_chunk(), num_committed)
+                if (opening := chunks.opening(step.choice)) is not None:
+                    yield event(opening, _event_id(num_committed))
+                if (chunk := chunks.of(step)) is not None:
+                    num_committed[step.choice] = step.num_committed_tokens
+                    yield event(chunk, _event_id(num_committed))
+        if (usage := chunks.usage()) is not None:
+            yield event(usage, _event_id(num_committed))
         yield DONE
 
     def _answer(self, generation: Generation) -> Answer:
@@ -116,8 +114,11 @@ class _Answering:
             generation=generation,
             model=self._generator.model_name,
             return_token_ids=self._body.return_token_ids,
-            include_usage=self._body.stream and self._body.include_usage,
         )
+
+
+def _event_id(num_committed: list[int]) -> str:
+    return ",".join(map(str, num_committed))
 
 
 def _check_model(generator: TextGenerator, model: str | None) -> None:

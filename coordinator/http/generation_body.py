@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from coordinator.admission import MAX_CHOICES
 from coordinator.http.fields import logit_biases, stop_texts
 from coordinator.http.parsing import Strict
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
@@ -29,6 +30,7 @@ class GenerationBody(Strict):
     """What chats and completions have in common."""
 
     model: str | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] = 0
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
@@ -70,6 +72,7 @@ class GenerationBody(Strict):
         return GenerationRequest(
             request_id=request_id,
             prompt=prompt,
+            n=self.n,
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,
             temperature=self.temperature,

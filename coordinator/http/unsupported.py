@@ -7,7 +7,6 @@ from coordinator.http.fields import shown
 from paceline.errors import InvalidRequest
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),

@@ -52,7 +52,7 @@ class CoordinatorServiceServicer:
     """
 
     def Generate(self, request, context):
-        """Generates one answer and streams it as it is committed.
+        """Generates one answer, or several to the same prompt, and streams them as they are committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

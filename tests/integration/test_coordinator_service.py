@@ -126,7 +126,7 @@ async def test_a_finished_answer_is_resumed_from_any_token(
     resume_from: int, stub: CoordinatorServiceStub
 ) -> None:
     whole = await parts_of(stub.Generate(message(request_id="r")))
-    again = pb.GenerateRequest(request_id="r", resume_from=resume_from)
+    again = pb.GenerateRequest(request_id="r", resume_from=[resume_from])
     parts = await parts_of(stub.Generate(again))
     assert token_ids_of(parts) == token_ids_of(whole)[resume_from:]
     text = "".join(part.text for part in whole)
@@ -146,7 +146,8 @@ async def test_an_answer_broken_off_is_resumed_to_its_end(
             break
     call.cancel()
     await running.until_free()
-    parts = await parts_of(stub.Generate(pb.GenerateRequest(request_id="r", resume_from=len(had))))
+    again = pb.GenerateRequest(request_id="r", resume_from=[len(had)])
+    parts = await parts_of(stub.Generate(again))
     plain = expected(request(prompt="the rain in", max_tokens=300))
     assert [*had, *token_ids_of(parts)] == plain
 
@@ -169,8 +170,12 @@ async def test_an_answer_broken_off_is_resumed_to_its_end(
             "INVALID_ARGUMENT",
             "speculation.method: 'eagle'",
         ),
-        (pb.GenerateRequest(request_id="r", resume_from=3), "NOT_FOUND", "request_id: no request"),
-        (message(request_id="r", resume_from=3), "INVALID_ARGUMENT", "beside resume_from"),
+        (
+            pb.GenerateRequest(request_id="r", resume_from=[3]),
+            "NOT_FOUND",
+            "request_id: no request",
+        ),
+        (message(request_id="r", resume_from=[3]), "INVALID_ARGUMENT", "beside resume_from"),
     ],
 )
 async def test_errors_arrive_as_statuses_that_name_the_field(
@@ -242,7 +247,7 @@ async def test_a_client_raises_our_errors(server: CoordinatorServer) -> None:
         with pytest.raises(InvalidRequest, match="temperature"):
             await parts_of(client.generate(message(temperature=3.0)))
         with pytest.raises(NotFound):
-            await parts_of(client.generate(pb.GenerateRequest(request_id="r", resume_from=3)))
+            await parts_of(client.generate(pb.GenerateRequest(request_id="r", resume_from=[3])))
     await server.kill()
 
 

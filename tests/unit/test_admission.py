@@ -7,7 +7,9 @@ import pytest
 from real_tokenizers import table_tokenizer
 
 from coordinator.admission import (
+    MAX_CHOICES,
     Admitted,
+    check_resume_from,
     check_speculation,
     check_values,
     encode_prompt,
@@ -34,6 +36,8 @@ def by_method(method: str) -> Speculation:
         ("request_id", "has blanks"),
         ("request_id", ""),
         ("request_id", "x" * 129),
+        ("n", 0),
+        ("n", MAX_CHOICES + 1),
         ("max_tokens", 0),
         ("min_tokens", -1),
         ("temperature", -0.1),
@@ -214,3 +218,45 @@ def test_the_end_of_the_text_stops_unless_ignored() -> None:
     assert settings_of(REQUEST).stop_token_ids == (EOS,)
     ignoring = replace(REQUEST, ignore_eos=True, stop_token_ids=(9,))
     assert settings_of(ignoring).stop_token_ids == (9,)
+
+
+@pytest.mark.parametrize(
+    ("resume_from", "words"),
+    [
+        ((0,), "has 1 numbers of tokens; expected 2"),
+        ((0, 0, 0), "has 3 numbers of tokens; expected 2"),
+        ((0, 11), "11 is not a number of tokens of this answer; expected 0 to 10"),
+    ],
+)
+def test_a_place_to_resume_from_is_a_number_of_tokens_for_each_choice(
+    resume_from: tuple[int, ...], words: str
+) -> None:
+    generation = two_choices("coupled")
+    with pytest.raises(InvalidRequest, match=words):
+        check_resume_from(resume_from, generation)
+    check_resume_from((0, 10), generation)
+
+
+def test_choices_that_would_be_others_the_next_time_are_resumed_from_their_beginning() -> None:
+    generation = two_choices("rejection")
+    with pytest.raises(InvalidRequest, match="'rejection' would not make the same ones again"):
+        check_resume_from((0, 1), generation)
+    check_resume_from((0, 0), generation)
+
+
+def two_choices(rule: str) -> Admitted:
+    request = replace(REQUEST, n=2, speculation=Speculation(acceptance_rule=rule))
+    return Admitted(request=request, prompt_token_ids=(1,), seed=0, max_tokens=10, created=0)
+
+
+def test_the_choices_of_a_request_differ_in_their_noise_alone() -> None:
+    generation = Admitted(
+        request=with_rule(REQUEST, "coupled"),
+        prompt_token_ids=(1, 2, 3),
+        seed=77,
+        max_tokens=10,
+        created=0,
+    )
+    first, other = (sequence_settings(generation, table_tokenizer(), i) for i in (0, 2))
+    assert (first.choice, other.choice) == (0, 2)
+    assert replace(other, choice=0) == first

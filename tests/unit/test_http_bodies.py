@@ -37,6 +37,7 @@ def test_absent_parameters_have_their_defaults() -> None:
 
 def test_every_supported_parameter_arrives() -> None:
     request = chat(
+        n=3,
         max_tokens=7,
         min_tokens=2,
         temperature=0.5,
@@ -57,6 +58,7 @@ def test_every_supported_parameter_arrives() -> None:
     assert request == GenerationRequest(
         request_id="id",
         prompt=(ChatMessage("user", "hi"),),
+        n=3,
         max_tokens=7,
         min_tokens=2,
         temperature=0.5,
@@ -128,8 +130,9 @@ def test_values_that_ask_for_nothing_change_nothing(neutral: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
-        ("n", 2),
         ("n", 0),
+        ("n", -1),
+        ("n", 17),
         ("n", True),
         ("logprobs", True),
         ("logprobs", 0),

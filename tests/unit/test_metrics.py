@@ -53,6 +53,19 @@ def test_an_answer_is_counted_from_admission_to_its_end() -> None:
     assert values["paceline_time_per_output_token_seconds_sum"] < 1
 
 
+def test_times_per_token_are_those_of_single_choices() -> None:
+    metrics = Metrics()
+    request = metrics.request_started(7)
+    for choice in (0, 1, 0, 1, 2):
+        request.tokens_committed(1, choice)
+    request.finished("stop")
+    values = scraped(metrics)
+    assert values["paceline_generation_tokens_total"] == 5
+    assert values["paceline_time_per_output_token_seconds_count"] == 2
+    for histogram in ("time_to_first_token", "e2e_request_latency"):
+        assert values[f"paceline_{histogram}_seconds_count"] == 1
+
+
 def test_an_answer_cut_short_gives_no_latency() -> None:
     metrics = Metrics()
     request = metrics.request_started(1)

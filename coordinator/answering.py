@@ -1,0 +1,123 @@
+"""One choice of a request: its rounds on the workers, as the steps that its client gets.
+
+Ties together workers, rounds, text and stops, the record and the counts. Knows nothing about
+admission, and nothing about the other choices. Only a request with one choice has its tokens
+recorded; several are computed again when they are resumed, which the seed makes the same.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from coordinator.admission import Admitted, sequence_settings
+from coordinator.decode_loop import Committed, decode
+from coordinator.metrics import Metrics
+from coordinator.progress import Progress
+from coordinator.records import Placement, SessionStore
+from coordinator.requests import GenerationStep
+from coordinator.router import PlacedWorkers, Router
+from coordinator.sequence import RoundRefused, Sequence
+from coordinator.speculation_policies import SpeculationPolicies
+from coordinator.text_stream import TextStream
+from coordinator.tokenizer import Tokenizer
+from paceline.errors import InvalidRequest, Unavailable
+from paceline.rounds import TokenLog
+
+
+class Answering:
+    """Makes the choices of requests, with everything that they share."""
+
+    def __init__(
+        self,
+        router: Router,
+        policies: SpeculationPolicies,
+        store: SessionStore,
+        metrics: Metrics,
+    ) -> None:
+        self._router = router
+        self._policies = policies
+        self._store = store
+        self._metrics = metrics
+
+    async def choice(
+        self, generation: Admitted, choice: int, tokenizer: Tokenizer, has_begun: asyncio.Event
+    ) -> AsyncGenerator[GenerationStep, None]:
+        """Replay what is recorded, then decode on. Sets `has_begun` when the prompt is read."""
+        request = generation.request
+        settings = sequence_settings(generation, tokenizer, choice)
+        text = TextStream(tokenizer, request.stop, settings.stop_token_ids, request.min_tokens)
+        resume_from = generation.resume_from[choice] if generation.resume_from else 0
+        progress = Progress(generation, text, resume_from, choice)
+        recorded = generation.recorded_token_ids
+        sequence = Sequence(
+            settings,
+            TokenLog.of((*generation.prompt_token_ids, *recorded)),
+            len(generation.prompt_token_ids),
+        )
+        if recorded:
+            ended = sequence.has_ended or generation.recorded_finish is not None
+            step = progress.advance(recorded, ended)
+            if step is not None:
+                yield step
+            if progress.finish_reason is not None:
+                return
+        affinity = await self._affinity(generation)
+        drafter = self._policies.drafter(request.speculation)
+        workers = self._router.place(generation.prompt_token_ids, affinity, drafter)
+        speculation = self._policies.policy(request.speculation, drafter)
+        try:
+            async with aclosing(decode(sequence, workers, speculation)) as rounds:
+                async for committed in rounds:
+                    has_begun.set()
+                    start = progress.num_committed_tokens
+                    self._count_round(generation, workers, committed)
+                    step = progress.advance(committed.token_ids, sequence.has_ended)
+                    if step is not None:
+                        yield step
+                    self._keep_record(generation, workers, start, committed, progress)
+                    if progress.finish_reason is not None:
+                        return
+        except RoundRefused as refusal:
+            raise InvalidRequest(refusal.error.message) from refusal
+        finally:
+            workers.leave()
+
+    def _count_round(
+        self, generation: Admitted, workers: PlacedWorkers, committed: Committed
+    ) -> None:
+        generation.numerics_changed |= workers.numerics_changed
+        num_tokens = len(committed.token_ids)
+        num_drafts, num_accepted = committed.num_draft_tokens, committed.num_accepted_tokens
+        generation.stats.record_pass(num_drafts, num_accepted, num_tokens)
+        self._metrics.pass_committed(num_drafts, num_accepted, num_tokens)
+        self._metrics.round_overhead.observe(committed.overhead_s)
+        if committed.propose is not None and committed.propose.failure:
+            self._metrics.draft_failed(committed.propose.failure)
+
+    def _keep_record(
+        self,
+        generation: Admitted,
+        workers: PlacedWorkers,
+        start: int,
+        committed: Committed,
+        progress: Progress,
+    ) -> None:
+        """Record the round, after its text has gone out."""
+        lease = generation.lease
+        is_only = generation.request.n == 1
+        if is_only:
+            num_kept = progress.num_committed_tokens - start
+            self._store.append(lease, start, committed.token_ids[:num_kept])
+        if start == len(generation.recorded_token_ids):
+            self._store.place(lease, workers.placement)
+            if generation.request.session_id:
+                self._store.remember_affinity(generation.request.session_id, workers.placement)
+        if is_only and progress.finish_reason is not None:
+            self._store.finish(lease, progress.finish_reason)
+        if lease.lost:
+            raise Unavailable("the request was resumed at another coordinator")
+
+    async def _affinity(self, generation: Admitted) -> Placement | None:
+        if generation.request.session_id:
+            return await self._store.affinity(generation.request.session_id)
+        return None
