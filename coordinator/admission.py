@@ -54,6 +54,7 @@ class Admitted(Generation):
     resume_from: tuple[int, ...] = ()
     """Tokens of each choice that the client has already; empty: none."""
     recorded_finish: FinishReason | None = None
+    prediction_token_ids: tuple[int, ...] = ()
 
 
 async def encode_prompt(tokenizer: Tokenizer, request: GenerationRequest) -> tuple[int, ...]:
@@ -70,6 +71,13 @@ async def encode_prompt(tokenizer: Tokenizer, request: GenerationRequest) -> tup
     if not token_ids:
         raise InvalidRequest("prompt: has no tokens; expected at least one", "prompt")
     return token_ids
+
+
+async def encode_prediction(tokenizer: Tokenizer, request: GenerationRequest) -> tuple[int, ...]:
+    """The prediction in tokens, off the event loop; raises `InvalidRequest`."""
+    if not request.prediction:
+        return ()
+    return await asyncio.to_thread(tokenizer.encode_prediction, request.prediction)
 
 
 def _is_chat(

@@ -64,7 +64,9 @@ class Answering:
         affinity = await self._affinity(generation)
         drafter = self._policies.drafter(request.speculation)
         workers = self._router.place(generation.prompt_token_ids, affinity, drafter)
-        speculation = self._policies.policy(request.speculation, drafter)
+        speculation = self._policies.policy(
+            request.speculation, drafter, generation.prediction_token_ids
+        )
         try:
             async with aclosing(decode(sequence, workers, speculation)) as rounds:
                 async for committed in rounds:
@@ -72,6 +74,8 @@ class Answering:
                     start = progress.num_committed_tokens
                     self._count_round(generation, workers, committed)
                     step = progress.advance(committed.token_ids, sequence.has_ended)
+                    num_kept = progress.num_committed_tokens - start
+                    _count_prediction(generation, committed, num_kept)
                     if step is not None:
                         yield step
                     self._keep_record(generation, workers, start, committed, progress)
@@ -86,6 +90,7 @@ class Answering:
         self, generation: Admitted, workers: PlacedWorkers, committed: Committed
     ) -> None:
         generation.numerics_changed |= workers.numerics_changed
+        generation.numerics |= {workers.placement.numerics} - {""}
         num_tokens = len(committed.token_ids)
         num_drafts, num_accepted = committed.num_draft_tokens, committed.num_accepted_tokens
         generation.stats.record_pass(num_drafts, num_accepted, num_tokens)
@@ -121,3 +126,11 @@ class Answering:
         if generation.request.session_id:
             return await self._store.affinity(generation.request.session_id)
         return None
+
+
+def _count_prediction(generation: Admitted, committed: Committed, num_kept: int) -> None:
+    """Drafts behind the end of the answer were accepted, but are no tokens of it."""
+    if committed.propose is not None and committed.propose.is_predicted:
+        num_accepted = min(committed.num_accepted_tokens, num_kept)
+        generation.num_accepted_prediction_tokens += num_accepted
+        generation.num_rejected_prediction_tokens += committed.num_draft_tokens - num_accepted

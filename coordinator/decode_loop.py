@@ -33,6 +33,8 @@ class RoundPlan:
     max_new_tokens: int
     """Tokens for which the target goes on alone when no draft was asked."""
     propose_timeout_s: float
+    drafts: Drafts = NO_DRAFTS
+    """The drafts where they are known already (a prediction of the client's): no draft is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class ProposeOutcome:
     elapsed_s: float
     timing: RoundTiming = RoundTiming()
     failure: str = ""
+    is_predicted: bool = False
+    """The drafts came with the plan, out of the client's prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,8 @@ class _Drafting:
             return None
         if self._link is None:
             self._begin(self._workers.draft(None))
+        if plan.drafts.token_ids:
+            return ProposeOutcome(plan.drafts, 0.0, is_predicted=True)
         if self._link is None:
             return None
         if self._sequence.num_new_tokens == 0:

@@ -16,6 +16,7 @@ from coordinator.admission import (
     check_resume_from,
     check_speculation,
     check_values,
+    encode_prediction,
     encode_prompt,
     token_limit,
     with_rule,
@@ -103,6 +104,7 @@ class Generator:
             seed=secrets.randbits(64) if request.seed is None else request.seed,
             max_tokens=token_limit(request, len(prompt_token_ids), model.max_model_len),
             created=int(time.time()),
+            prediction_token_ids=await encode_prediction(tokenizer, request),
         )
         generation.lease = await self._store.open(generation)
         return generation
@@ -112,7 +114,7 @@ class Generator:
 
         Raises `NotFound`, `InvalidRequest`, `Overloaded` or `Unavailable`.
         """
-        self._must_be_ready()
+        tokenizer, _ = self._must_be_ready()
         self._must_have_room(len(resume_from))
         resumption = await self._store.takeover(request_id)
         if resumption is None:
@@ -129,6 +131,8 @@ class Generator:
             recorded_token_ids=resumption.token_ids,
             resume_from=resume_from,
             recorded_finish=resumption.finish_reason,
+            numerics=frozenset({resumption.placement.numerics} - {""}),
+            prediction_token_ids=await encode_prediction(tokenizer, admitted.request),
         )
 
     async def stream(self, generation: Generation) -> AsyncGenerator[GenerationStep, None]:

@@ -4,6 +4,7 @@ Plain values, already validated in shape; whether a request fits the model is ch
 `Generator.prepare`, which raises `InvalidRequest` naming the field.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -41,6 +42,8 @@ class GenerationRequest:
     prompt: str | tuple[int, ...] | tuple[ChatMessage, ...]
     n: int = 1
     """Choices: answers to the same prompt, each with noise of its own."""
+    prediction: str = ""
+    """What the answer is expected to be like: drafts (`coordinator.prediction`)."""
     max_tokens: int | None = None
     min_tokens: int = 0
     temperature: float = 1.0
@@ -155,8 +158,25 @@ class Generation:
     stats: SpeculativeStats = field(default_factory=SpeculativeStats)
     num_committed_tokens: int = 0
     """Tokens of all choices so far."""
+    num_accepted_prediction_tokens: int = 0
+    """Of `num_committed_tokens`, those that were drafts out of the request's prediction."""
+    num_rejected_prediction_tokens: int = 0
+    """Other tokens of the prediction that were checked as drafts."""
     numerics_changed: bool = False
     """The answer moved between workers of unequal arithmetic (DESIGN §3)."""
+    numerics: frozenset[str] = frozenset()
+    """The digests of numerics of all targets that it was on."""
+
+    @property
+    def system_fingerprint(self) -> str | None:
+        """A name for what the answer was computed with; None before its first token.
+
+        The same request with the same seed gets the same text where this is the same.
+        """
+        if not self.numerics:
+            return None
+        digests = "\n".join(sorted(self.numerics)).encode()
+        return "fp_" + hashlib.blake2b(digests, digest_size=6).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ def _request(message: coordinator_pb2.GenerateRequest) -> GenerationRequest:
         request_id=message.request_id or f"gen-{secrets.token_hex(12)}",
         prompt=_prompt(message),
         n=message.n if message.HasField("n") else 1,
+        prediction=message.prediction,
         max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
         min_tokens=message.min_tokens,
         temperature=message.temperature if message.HasField("temperature") else 1.0,
@@ -146,12 +147,15 @@ def _response(
         num_committed_tokens=step.num_committed_tokens,
         prompt_token_ids=generation.prompt_token_ids if is_first else (),
         choice=step.choice,
+        system_fingerprint=generation.system_fingerprint or "",
     )
     if step.finish_reason is not None:
         response.finish_reason = FINISH_REASONS[step.finish_reason]
     if is_last:
         response.usage.prompt_tokens = len(generation.prompt_token_ids)
         response.usage.completion_tokens = generation.num_committed_tokens
+        response.usage.accepted_prediction_tokens = generation.num_accepted_prediction_tokens
+        response.usage.rejected_prediction_tokens = generation.num_rejected_prediction_tokens
         response.speculative_decoding.CopyFrom(_stats(generation.stats))
     return response
 

@@ -179,8 +179,8 @@ class AdaptiveSpeculation:
         self._acceptance = Acceptance()
         self._patience = _Patience()
         self._num_wanted = 0
-        self._num_since_probe = 0
-        """Tokens committed since a draft more than seemed to pay was tried."""
+        self._probed_at = 0
+        """Tokens of the answer when a draft more than seemed to pay was tried last."""
         self._other_rows = 0.0
         self._other_tokens = 0.0
         self._mean_committed = 1.0
@@ -191,11 +191,12 @@ class AdaptiveSpeculation:
         self._num_wanted = self._best_number(len(sequence.log))
         if num_alone := self._patience.pause_tokens():
             return RoundPlan(0, num_alone, 0.0)
-        if self._num_since_probe >= PROBE_EVERY:
+        num_since_probe = sequence.num_new_tokens - self._probed_at
+        if num_since_probe >= PROBE_EVERY:
             self._num_wanted = min(self._num_wanted + 1, self._max_drafts)
-            self._num_since_probe = 0
+            self._probed_at = sequence.num_new_tokens
         elif self._num_wanted == 0 and not is_first:
-            return RoundPlan(0, PROBE_EVERY - self._num_since_probe, 0.0)
+            return RoundPlan(0, PROBE_EVERY - num_since_probe, 0.0)
         num_alone = _tokens_without_a_draft(sequence)
         timeout_s = self._propose_timeout_s(len(sequence.log))
         return RoundPlan(self._num_wanted, num_alone, timeout_s)
@@ -211,7 +212,6 @@ class AdaptiveSpeculation:
         if num_drafts:
             self._acceptance.record(num_drafts, num_accepted, DECAY)
             self._shared.acceptance.record(num_drafts, num_accepted, SHARED_DECAY)
-        self._num_since_probe += len(committed.token_ids)
         self._observe_batch(sequence, committed)
 
     def _observe_batch(self, sequence: Sequence, committed: Committed) -> None:

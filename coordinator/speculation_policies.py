@@ -4,7 +4,10 @@ Keeps what all requests with the same drafter have seen, so that a new one does 
 nothing.
 """
 
+from collections.abc import Sequence
+
 from coordinator.decode_loop import Speculation as Policy
+from coordinator.prediction import PredictedSpeculation, Prediction
 from coordinator.requests import Speculation
 from coordinator.speculation import (
     AdaptiveSpeculation,
@@ -14,6 +17,11 @@ from coordinator.speculation import (
     SharedExperience,
 )
 from paceline.workers.pool import WorkerPool
+
+PREDICTION = "prediction"
+"""What drafts out of predictions are known under, beside the names of drafters."""
+_NO_LIMIT = 64
+"""Drafts per round, where the target names no limit."""
 
 
 class SpeculationPolicies:
@@ -31,13 +39,31 @@ class SpeculationPolicies:
             return speculation.method
         return next((w.info.drafter for w in self._pool.ready_drafts() if w.info), None)
 
-    def policy(self, speculation: Speculation, drafter: str | None) -> Policy:
+    def policy(
+        self,
+        speculation: Speculation,
+        drafter: str | None,
+        prediction_token_ids: Sequence[int] = (),
+    ) -> Policy:
         """A policy for one sequence."""
         number = speculation.num_speculative_tokens
-        limit = self._max_speculative_tokens if number is None else number
-        if speculation.method == "off" or limit == 0:
+        if speculation.method == "off" or number == 0:
             return PlainDecoding()
-        shared = self._shared_experience(drafter or "")
+        own = self._own(speculation, drafter or "", self._max_speculative_tokens)
+        if not prediction_token_ids:
+            return own
+        # Predictions are long, and cost nothing to make: as many as the target takes.
+        limit = (self._pool.model.max_speculative_tokens if self._pool.model else 0) or _NO_LIMIT
+        predicted = self._own(speculation, PREDICTION, limit)
+        return PredictedSpeculation(Prediction(prediction_token_ids), predicted, own)
+
+    def _own(self, speculation: Speculation, drafter: str, limit: int) -> Policy:
+        """A policy for the drafts of one method alone."""
+        number = speculation.num_speculative_tokens
+        limit = limit if number is None else number
+        if limit == 0:
+            return PlainDecoding()
+        shared = self._shared_experience(drafter)
         if speculation.method != "auto" and number is not None:
             return ExactSpeculation(shared, number)
         return AdaptiveSpeculation(shared, limit)

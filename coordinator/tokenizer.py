@@ -82,6 +82,14 @@ class Tokenizer:
         rendered = self._chat_template.render(messages)
         return self._encode(rendered, "messages", add_special_tokens=False)
 
+    def encode_prediction(self, text: str) -> tuple[int, ...]:
+        """The ids that an answer with this text would most likely have.
+
+        Raises:
+            InvalidRequest: the text is not valid Unicode.
+        """
+        return self._encode(text, "prediction", add_special_tokens=False)
+
     def token_bytes(self, token_id: int) -> bytes:
         """What a token adds to a text; nothing when it is special or out of range."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""

@@ -74,11 +74,12 @@ class TableService:
 
 @asynccontextmanager
 async def table_service(
-    *drafts: WorkerServer, targets: Sequence[WorkerServer] = ()
+    *, targets: Sequence[WorkerServer] = (), drafts: Sequence[WorkerServer] | None = None
 ) -> AsyncIterator[TableService]:
-    """A service with these workers; where none are given, one that runs the law `LAW`."""
+    """A service with these workers; where none are named, with one that runs the law `LAW`."""
+    drafts = [draft_server("self")] if drafts is None else drafts
     async with (
-        cluster(targets or [target_server()], drafts or [draft_server("self")]) as running,
+        cluster(targets or [target_server()], drafts) as running,
         served(running.generator, Metrics()) as url,
         httpx.AsyncClient(base_url=url, timeout=20) as client,
     ):

@@ -72,17 +72,24 @@ class Answer:
             "object": kind,
             "created": self.generation.created,
             "model": self.model,
+            "system_fingerprint": self.generation.system_fingerprint,
         }
 
     def usage(self) -> dict[str, Any]:
         """Tokens; the prompt counts once, however many choices there are."""
         num_prompt = len(self.generation.prompt_token_ids)
         num_completion = self.generation.num_committed_tokens
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": num_prompt,
             "completion_tokens": num_completion,
             "total_tokens": num_prompt + num_completion,
         }
+        if self.generation.request.prediction:
+            usage["completion_tokens_details"] = {
+                "accepted_prediction_tokens": self.generation.num_accepted_prediction_tokens,
+                "rejected_prediction_tokens": self.generation.num_rejected_prediction_tokens,
+            }
+        return usage
 
     def metrics(self) -> dict[str, Any]:
         """What speculation did."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from coordinator.admission import MAX_CHOICES
-from coordinator.http.fields import logit_biases, stop_texts
+from coordinator.http.fields import content_text, logit_biases, stop_texts
 from coordinator.http.parsing import Strict
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
 from paceline.errors import InvalidRequest
@@ -24,6 +24,13 @@ class SpeculationBody(Strict):
     method: Annotated[str, Field(min_length=1)] = "auto"
     num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] | None = None
     acceptance_rule: Literal["coupled", "rejection", "block"] | None = None
+
+
+class PredictionBody(Strict):
+    """What the answer is expected to be like; never changes it."""
+
+    type: Literal["content"]
+    content: Annotated[str, BeforeValidator(content_text)]
 
 
 class GenerationBody(Strict):
@@ -48,6 +55,7 @@ class GenerationBody(Strict):
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
+    prediction: PredictionBody | None = None
     speculation: SpeculationBody = SpeculationBody()
     session_id: Annotated[str, Field(min_length=1, max_length=256)] = ""
     user: str | None = None
@@ -73,6 +81,7 @@ class GenerationBody(Strict):
             request_id=request_id,
             prompt=prompt,
             n=self.n,
+            prediction=self.prediction.content if self.prediction else "",
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,
             temperature=self.temperature,

@@ -11,7 +11,7 @@ from http_service import CHAT, COMPLETIONS, text_of
 from plain_text import plain_text
 from real_tokenizers import table_tokenizer
 from table_service import TableService, table_service
-from worker_servers import LAW, draft_server, target_server
+from worker_servers import LAW, target_server
 
 from coordinator.admission import MAX_CHOICES
 from coordinator.requests import GenerationRequest, GenerationStep
@@ -199,9 +199,7 @@ async def test_all_choices_count_against_the_limits(service: TableService) -> No
 
 
 async def test_the_others_go_on_when_a_choice_moves_to_another_target() -> None:
-    async with table_service(
-        draft_server("self"), targets=[target_server(), target_server()]
-    ) as service:
+    async with table_service(targets=[target_server(), target_server()]) as service:
         generator = service.running.generator
         steps = []
         async with aclosing(generator.stream(await generator.prepare(request(n=4)))) as stream:

@@ -140,7 +140,7 @@ def test_values_that_ask_for_nothing_change_nothing(neutral: dict[str, Any]) -> 
         ("response_format", {"type": "json_object"}),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
-        ("prediction", {"type": "content", "content": "x"}),
+        ("prediction", "x"),
         ("echo", True),
         ("best_of", 2),
         ("suffix", "x"),
@@ -225,6 +225,10 @@ def test_a_bad_value_is_refused_with_what_was_expected(
         ),
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens"),
         ({"speculation": {"methd": "off"}}, "speculation.methd"),
+        ({"prediction": {"type": "text", "content": "x"}}, "prediction.type"),
+        ({"prediction": {"content": "x"}}, "prediction.type"),
+        ({"prediction": {"type": "content"}}, "prediction.content"),
+        ({"prediction": {"type": "content", "content": 5}}, "prediction.content"),
         (
             {"speculation": {"num_speculative_tokens": -1}},
             "speculation.num_speculative_tokens",
@@ -248,6 +252,13 @@ def test_a_chat_is_refused_by_the_place_that_is_wrong(
 )
 def test_several_prompts_or_none_are_refused(prompt: Any) -> None:
     assert refusal(completion, prompt=prompt).field == "prompt"
+
+
+@pytest.mark.parametrize("content", ["a\nb", [{"type": "text", "text": t} for t in "ab"]])
+def test_a_prediction_is_a_text_or_text_parts(content: Any) -> None:
+    for endpoint in (chat, completion):
+        body = {"type": "content", "content": content}
+        assert endpoint(prediction=body).prediction == "a\nb"
 
 
 def test_the_two_names_of_the_token_limit_may_agree() -> None:
