@@ -13,7 +13,7 @@ from paceline.rounds import SequenceSettings
 Answer = tuple[int, ...]
 
 FEWEST = 5
-"""Expected answers of a cell; rarer ones are counted together, or the statistic is no chi-square."""
+"""Expected answers of a cell; rarer ones are counted together, as the statistic wants it."""
 
 
 def joint_law(

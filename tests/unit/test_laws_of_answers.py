@@ -130,7 +130,7 @@ def test_noise_shared_by_drafting_and_accepting_is_caught(
 def test_numbers_of_block_that_come_back_in_the_next_round_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Why the start of a round is part of the key: position alone is enough for `rejection` only."""
+    """Why the start of a round is in the key: position alone is enough for `rejection` only."""
     own = Draws._uniform
 
     def startless(self: Draws, purpose: Purpose, position: int) -> float:

@@ -1,4 +1,4 @@
-"""Drafts for `rejection` and `block` on their way: sampled, told with their law, checked, decided."""
+"""Drafts for `rejection` and `block` on their way: sampled, told with their law, decided about."""
 
 from dataclasses import replace
 
