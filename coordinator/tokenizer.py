@@ -14,8 +14,8 @@ from tokenizers.processors import TemplateProcessing
 
 from coordinator.chat_template import ChatTemplate
 from coordinator.requests import ChatMessage
-from coordinator.token_bytes import token_bytes
 from paceline.errors import InvalidConfig, InvalidRequest
+from paceline.token_bytes import read_token_bytes
 
 ROLES = ("system", "user", "assistant")
 
@@ -40,12 +40,7 @@ class Tokenizer:
         )
         self._special_tokens = _special_tokens(config)
         self._backend = _backend(contents, config, self._special_tokens)
-        added = self._backend.get_added_tokens_decoder()
-        self._bytes = token_bytes(
-            json.loads(contents["tokenizer.json"]).get("decoder"),
-            self._backend.get_vocab(with_added_tokens=True),
-            frozenset(token_id for token_id, token in added.items() if token.special),
-        )
+        self._bytes = read_token_bytes(contents["tokenizer.json"], self._backend)
         self.vocab_size = len(self._bytes)
         self.eos_token_ids = self._eos_token_ids(_parsed(contents, "generation_config.json"))
         source = _chat_template_source(contents, config)

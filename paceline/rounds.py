@@ -59,6 +59,7 @@ class SequenceSettings:
     num_logprobs: int | None = None
     """How many of the most likely tokens come with each committed one; None: nothing at all."""
     grammar: str = ""
+    """What the text behind the prompt must follow, as llguidance reads it; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

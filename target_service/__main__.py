@@ -8,6 +8,7 @@ from functools import partial
 
 from paceline import __version__
 from paceline.engine.device_worker import DeviceWorker, device_thread
+from paceline.engine.grammar import Grammars
 from paceline.engine.worker_model import WorkerModel, build_worker_model
 from paceline.rounds import WorkerInfo
 from paceline.server import GrpcServer, run_service, until_signalled
@@ -26,7 +27,8 @@ async def serve(settings: TargetSettings) -> None:
     thread = device_thread("target-device")
     loaded = thread.submit(build_worker_model, settings, settings.max_model_len).result()
     limits = VerifierLimits(settings.max_batch_tokens, settings.max_speculative_tokens)
-    verifier = Verifier(loaded.model, limits)
+    grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.model.vocab_size)
+    verifier = Verifier(loaded.model, limits, grammars)
     worker = DeviceWorker(verifier, thread)
     servicer = TargetServicer(worker, _info(loaded, verifier, settings), loaded.tokenizer_files)
     server = GrpcServer(SERVICE_NAME, partial(add_TargetServiceServicer_to_server, servicer))

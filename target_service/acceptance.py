@@ -30,6 +30,7 @@ from typing import Protocol
 import numpy as np
 
 from paceline.engine.draws import Draws, Law, draft_law
+from paceline.engine.grammar import GrammarState
 from paceline.engine.model import Logits
 from paceline.engine.sampling import choose_token, token_law
 from paceline.rounds import AcceptanceRule, Drafts, SequenceSettings, Support
@@ -61,12 +62,14 @@ def accept_drafts(
     drafts: Drafts,  # a chain; one id that the target lacks may follow the K, and is never accepted
     settings: SequenceSettings,
     context: "array[int]",  # the tokens of the sequence so far; not changed
+    grammar: GrammarState | None = None,
 ) -> Acceptance:
     """Decide about a chain of drafts behind `context`.
 
     The caller sees to it that `context` is shorter than `settings.max_length`. Each row is judged
-    behind the drafts before it, so penalties count what the text would hold. Rows behind the first
-    rejection are never looked at, except by `block`. Raises what `choose_token` raises.
+    behind the drafts before it, so penalties count what the text would hold, and the grammar allows
+    what may stand there. Rows behind the first rejection are never looked at, except by `block`.
+    Raises what `choose_token` and `GrammarState.allowed` raise.
     """
     assert 1 + len(drafts.token_ids) - len(logits) in (0, 1), "one row behind each known token"
     start = len(context)
@@ -80,15 +83,20 @@ def accept_drafts(
     if settings.temperature == 0.0 or rule is AcceptanceRule.COUPLED:
 
         def choose(index: int) -> int:
-            position = start + index
-            return choose_token(logits[index], settings, position, tokens[:position])
+            before = tokens[: start + index]
+            allowed = grammar.allowed(before) if grammar else None
+            return choose_token(logits[index], settings, len(before), before, allowed)
 
         return coupled(draft_token_ids, choose, has_bonus)
 
     def law(index: int) -> Law:
-        position = start + index
-        return token_law(logits[index], settings, position, tokens[:position])
+        before = tokens[: start + index]
+        allowed = grammar.allowed(before) if grammar else None
+        return token_law(logits[index], settings, len(before), before, allowed)
 
+    if grammar:
+        # The first that the grammar bans is rejected; there is nothing to say behind it.
+        draft_token_ids = draft_token_ids[: grammar.reach(tokens) - start + 1]
     supports: Sequence[Support | None] = drafts.supports or [None] * len(draft_token_ids)
     proposed = [
         Proposed(token_id, *draft_law(support, token_id, logits.shape[-1]))

@@ -6,7 +6,15 @@ Pure: no model, no network, no state.
 from collections.abc import Iterable, Sequence
 
 from paceline.engine.draws import is_support_of
-from paceline.rounds import NO_DRAFTS, Drafts, RoundError, RoundErrorReason, Support, VerifyRound
+from paceline.rounds import (
+    NO_DRAFTS,
+    Drafts,
+    RoundError,
+    RoundErrorReason,
+    SequenceSettings,
+    Support,
+    VerifyRound,
+)
 
 
 def refusal(round: VerifyRound, vocab_size: int, max_length: int) -> RoundError | None:
@@ -27,6 +35,20 @@ def refusal(round: VerifyRound, vocab_size: int, max_length: int) -> RoundError 
             f"holds sequences of up to {max_length}."
         )
         return RoundError(RoundErrorReason.TOO_LONG, message)
+    return None
+
+
+def misplaced(num_tokens: int, settings: SequenceSettings, has_grammars: bool) -> RoundError | None:
+    """What is wrong with a sequence of so many tokens once its span is placed."""
+    if not 0 < num_tokens < settings.max_length:
+        message = (
+            f"span: the sequence has {num_tokens} tokens; expected at least 1 and fewer "
+            f"than max_length ({settings.max_length})."
+        )
+        return RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
+    if settings.grammar and not has_grammars:
+        message = "settings.grammar: is set; this worker has no tokenizer for it."
+        return RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
     return None
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+from paceline.engine.grammar import Grammars
 from paceline.engine.model import LanguageModel, Logits, PassSequence
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.errors import InvalidRequest
@@ -28,10 +29,13 @@ from paceline.rounds import (
     WorkerLoad,
 )
 from target_service.acceptance import accept_drafts
-from target_service.round_checks import refusal, usable_drafts
+from target_service.round_checks import misplaced, refusal, usable_drafts
 
 MAX_DECODE_ROWS = 32
 """A sequence with no more tokens to run than this decodes; more are a prefill, cut in chunks."""
+
+MAX_COMPILE_WAIT_S = 0.01
+"""How long to wait at a time for a grammar when there is nothing else to do."""
 
 MAX_IDLE_S = 1.0
 """How long sequences that want nothing may keep others from running by the room they hold."""
@@ -75,9 +79,13 @@ class _Share:
 class Verifier:
     """The sequences of one target worker."""
 
-    def __init__(self, model: LanguageModel, limits: VerifierLimits) -> None:
+    def __init__(
+        self, model: LanguageModel, limits: VerifierLimits, grammars: Grammars | None = None
+    ) -> None:
+        """Without `grammars` no sequence can have one."""
         self._model = model
         self._limits = limits
+        self._grammars = grammars
         self._table = SequenceTable(model.kv_cache)
         self._waiting: dict[str, _Pending] = {}
         self._stalled_since: float | None = None
@@ -92,14 +100,13 @@ class Verifier:
         sequence = self._table.sync(round.sequence_id, round.span, round.settings)
         if isinstance(sequence, Held):
             return VerifyResult(round.sequence_id, round.round, held=sequence.num_tokens)
-        num_left = sequence.settings.max_length - len(sequence.log)
-        if len(sequence.log) == 0 or num_left < 1:
-            message = (
-                f"span: the sequence has {len(sequence.log)} tokens; expected at least 1 and fewer "
-                f"than max_length ({sequence.settings.max_length})."
-            )
-            error = RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
+        settings, num_tokens = sequence.settings, len(sequence.log)
+        error = misplaced(num_tokens, settings, has_grammars=self._grammars is not None)
+        if error is not None:
             return VerifyResult(round.sequence_id, round.round, error=error)
+        if self._grammars is not None:
+            self._grammars.begin(settings.grammar)
+        num_left = settings.max_length - num_tokens
         most = min(self._limits.max_speculative_tokens, num_left - 1)
         drafts, known = usable_drafts(round.drafts, most, self._model.vocab_size)
         num_remaining = min(max(round.max_new_tokens, 1), num_left)
@@ -136,7 +143,7 @@ class Verifier:
 
     def step(self) -> list[VerifyResult] | None:
         """Run one pass and return what it committed; None when nothing can run yet."""
-        shares = self._schedule() or self._schedule_instead_of_idle()
+        shares = self._schedule() or self._schedule_compiled() or self._schedule_instead_of_idle()
         if not shares:
             return None
         self._stalled_since = None
@@ -172,7 +179,7 @@ class Verifier:
 
     def _schedule(self) -> list[_Share]:
         """Oldest first; decoding sequences always, prefill chunks while rows are left."""
-        by_age = sorted(self._waiting.values(), key=lambda p: p.sequence.arrival)
+        by_age = sorted(filter(self._is_ready, self._waiting.values()), key=_arrival)
         is_decoding = not all(_is_prefill(p.sequence) for p in by_age)
         prefill_rows = self._limits.max_batch_tokens // (4 if is_decoding else 1)
         shares: list[_Share] = []
@@ -195,6 +202,17 @@ class Verifier:
                 shares.append(_Share(pending, PassSequence(kv, token_ids, num_logits)))
         return shares
 
+    def _is_ready(self, pending: _Pending) -> bool:
+        """Whether the sequence's grammar, if it has one, is compiled."""
+        return self._grammars is None or self._grammars.is_ready(pending.sequence.settings.grammar)
+
+    def _schedule_compiled(self) -> list[_Share]:
+        """Nothing could run: what waits for a grammar may soon."""
+        waiting = [p.sequence.settings.grammar for p in self._waiting.values()]
+        if self._grammars is None or not self._grammars.wait(waiting, MAX_COMPILE_WAIT_S):
+            return []
+        return self._schedule()
+
     def _schedule_instead_of_idle(self) -> list[_Share]:
         """Those who have the room are older, and idle: no rounds of theirs wait.
 
@@ -203,7 +221,7 @@ class Verifier:
         now = perf_counter()
         self._stalled_since = self._stalled_since or now
         shares: list[_Share] = []
-        busy = [pending.sequence for pending in self._waiting.values()]
+        busy = [pending.sequence for pending in filter(self._is_ready, self._waiting.values())]
         while busy and not shares and now - self._stalled_since >= MAX_IDLE_S:
             if not self._table.evict_idle(busy):
                 break
@@ -213,11 +231,14 @@ class Verifier:
     def _commit(self, pending: _Pending, logits: Logits) -> VerifyResult:
         sequence = pending.sequence
         start = len(sequence.log)
+        settings, token_ids = sequence.settings, sequence.log.token_ids
         try:
+            if self._grammars is not None:
+                sequence.grammar = self._grammars.state(settings, sequence.grammar)
             acceptance = accept_drafts(
-                logits, pending.drafts, sequence.settings, sequence.log.token_ids
+                logits, pending.drafts, settings, token_ids, sequence.grammar
             )
-        except InvalidRequest as error:  # its settings leave no token to choose
+        except InvalidRequest as error:  # its settings or its grammar leave no token to choose
             return self._fail(pending, RoundErrorReason.INVALID_ARGUMENT, error)
         except FloatingPointError as error:  # not a number, in this sequence's rows
             return self._fail(pending, RoundErrorReason.INTERNAL, error)
@@ -250,6 +271,10 @@ class Verifier:
     def max_length(self) -> int:
         """Longest sequence that this worker can hold, by context and by KV room."""
         return min(self._model.max_model_len, self._model.kv_cache.capacity)
+
+
+def _arrival(pending: _Pending) -> int:
+    return pending.sequence.arrival
 
 
 def _is_prefill(sequence: EngineSequence) -> bool:

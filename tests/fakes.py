@@ -72,8 +72,9 @@ class FaultyDevice:
             results = self.stepper.step() or []
         except Exception as error:  # as the device thread does it
             results, fault = self.stepper.abandon(repr(error)), Fault.NONE
-        if results:
-            self._next_fault()
+        if not results:
+            return
+        self._next_fault()
         self._send(results, fault)
 
     def _next_fault(self) -> Fault:

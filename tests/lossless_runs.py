@@ -10,6 +10,7 @@ from fakes import Fault, FaultyDevice, FixedWorkers
 from coordinator.decode_loop import Committed, RoundPlan, decode
 from coordinator.sequence import Sequence
 from draft_service.proposer import Drafter, Proposer
+from paceline.engine.grammar import Grammars
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.rounds import SequenceSettings, TokenLog
 from target_service.verifier import Verifier, VerifierLimits
@@ -48,9 +49,10 @@ def target(
     faults: Iterable[Fault] = (),
     *,
     num_cells: int = 64,
+    grammars: Grammars | None = None,
 ) -> FaultyDevice:
     def verifier() -> Verifier:
-        return Verifier(TableModel(law, num_cells=num_cells, cell_size=4), LIMITS)
+        return Verifier(TableModel(law, num_cells=num_cells, cell_size=4), LIMITS, grammars)
 
     return FaultyDevice(verifier, faults)
 

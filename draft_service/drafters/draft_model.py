@@ -10,6 +10,7 @@ from array import array
 
 from draft_service.proposer import Proposal
 from paceline.engine.draws import Draws
+from paceline.engine.grammar import Grammars
 from paceline.engine.model import LanguageModel, Logits, PassSequence
 from paceline.engine.sampling import choose_token, token_law
 from paceline.engine.sequences import EngineSequence, SequenceTable
@@ -23,8 +24,10 @@ MAX_CHUNK = 512
 class ModelDrafter:
     """Runs a model one token per step, all sequences in one batch."""
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, grammars: Grammars | None = None) -> None:
+        """Without `grammars` it drafts as if there were none, which the target then rejects."""
         self._model = model
+        self._grammars = grammars
         self._table = SequenceTable(model.kv_cache)
 
     @property
@@ -51,6 +54,8 @@ class ModelDrafter:
             if work is None:
                 proposal.is_done = True
             else:
+                if self._grammars is not None:
+                    self._grammars.begin(proposal.sequence.settings.grammar)
                 running.append((proposal, work))
         if not running:
             return
@@ -60,9 +65,22 @@ class ModelDrafter:
             self._table.ran(sequence, work.token_ids)
             if work.num_logits:
                 try:
-                    _add_token(proposal, logits[-1])
+                    if self._follows_grammar(sequence):
+                        _add_token(proposal, logits[-1])
+                    else:
+                        proposal.is_done = True
                 except (InvalidRequest, FloatingPointError):  # no token, or not a number
                     proposal.is_done = True
+
+    def _follows_grammar(self, sequence: EngineSequence) -> bool:
+        """False while the sequence's grammar is being compiled: a draft waits for nothing."""
+        settings = sequence.settings
+        if self._grammars is None:
+            return True
+        if not self._grammars.is_ready(settings.grammar):
+            return False
+        sequence.grammar = self._grammars.state(settings, sequence.grammar)
+        return True
 
     def _work(self, proposal: Proposal, kept: list[EngineSequence]) -> PassSequence | None:
         """What to run next; None without room, past the window, or behind an unknown token."""
@@ -86,8 +104,11 @@ def _add_token(proposal: Proposal, logits: Logits) -> None:
     log, settings = proposal.sequence.log, proposal.sequence.settings
     context = log.token_ids + array("I", proposal.token_ids)
     position = len(context)
+    grammar, allowed = proposal.sequence.grammar, None
+    if grammar is not None and grammar.reach(context) == position:  # not behind a stop token
+        allowed = grammar.allowed(context)
     if settings.temperature == 0.0 or settings.acceptance_rule is AcceptanceRule.COUPLED:
-        proposal.add(choose_token(logits, settings, position, context))
+        proposal.add(choose_token(logits, settings, position, context, allowed))
         return
-    law = token_law(logits, settings, position, context)
+    law = token_law(logits, settings, position, context, allowed)
     proposal.add_sampled(*Draws(settings, start=len(log)).draft(position, law))

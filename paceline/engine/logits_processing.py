@@ -11,7 +11,8 @@ Order, as in vLLM and transformers:
    by it, negative ones multiplied.
 3. `frequency_penalty` times the number of times that a token stands behind the prompt, then
    `presence_penalty`, are subtracted (OpenAI counts behind the prompt only).
-4. Below `min_length` the stop tokens are banned.
+4. Below `min_length` the stop tokens are banned. Under a grammar (`paceline.engine.grammar`) all
+   tokens are banned that it does not allow, and it has the say over the stop tokens too.
 """
 
 import math
@@ -26,6 +27,9 @@ Logits = NDArray[np.float32]
 ProcessedLogits = NDArray[np.float32] | NDArray[np.float64]
 """Double precision as soon as anything was changed; a banned token has minus infinity."""
 
+TokenMask = NDArray[np.bool_]
+"""Which tokens [V] are allowed."""
+
 BAN = -100.0
 """A bias from here downwards bans a token (OpenAI: "values like -100 should result in a ban")."""
 
@@ -35,6 +39,7 @@ def processed_logits(
     settings: SequenceSettings,
     position: int,
     context: Sequence[int],  # the token ids before `position`
+    allowed: TokenMask | None = None,  # [V], of a grammar
 ) -> ProcessedLogits:
     """The logits [V] that choose the token at `position`; ids that the model lacks count for none.
 
@@ -42,7 +47,7 @@ def processed_logits(
     """
     banned_ids = settings.stop_token_ids if position < settings.min_length else ()
     has_penalty = _has_penalty(settings)
-    if not settings.logit_bias and not banned_ids and not has_penalty:
+    if not settings.logit_bias and not banned_ids and not has_penalty and allowed is None:
         return logits
     processed = logits.astype(np.float64)
     for token_id, bias in settings.logit_bias:
@@ -50,6 +55,9 @@ def processed_logits(
             processed[token_id] += bias if bias > BAN else -math.inf
     if has_penalty:
         _penalize(processed, settings, context)
+    if allowed is not None:
+        processed[~allowed] = -math.inf
+        return processed
     for token_id in banned_ids:
         if token_id < len(logits):
             processed[token_id] = -math.inf

@@ -18,7 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.engine.logits_processing import Logits, ProcessedLogits, processed_logits
+from paceline.engine.logits_processing import (
+    Logits,
+    ProcessedLogits,
+    TokenMask,
+    processed_logits,
+)
 from paceline.engine.noise import (
     MAX_GUMBEL,
     MIN_GUMBEL,
@@ -53,15 +58,17 @@ def choose_token(
     settings: SequenceSettings,
     position: int,
     context: Sequence[int],
+    allowed: TokenMask | None = None,  # [V]
 ) -> int:
     """The token at `position`, the absolute index in the sequence (prompt included).
 
-    `context` are the token ids before `position`; they count for penalties only.
+    `context` are the token ids before `position`; they count for penalties only. `allowed` are the
+    tokens that the sequence's grammar allows behind them.
 
     Raises `InvalidRequest` when the settings ban every token that the model allows, and
     `FloatingPointError` when the logits hold NaN or plus infinity.
     """
-    processed = processed_logits(logits, settings, position, context)
+    processed = processed_logits(logits, settings, position, context, allowed)
     best = _best(processed, position)
     if settings.temperature == 0.0:
         return best
@@ -73,12 +80,13 @@ def token_law(
     settings: SequenceSettings,
     position: int,
     context: Sequence[int],
+    allowed: TokenMask | None = None,  # [V]
 ) -> Law:
     """The law of what `choose_token` chooses over all seeds; at temperature 0 one token has it all.
 
     Takes and raises what `choose_token` takes and raises.
     """
-    processed = processed_logits(logits, settings, position, context)
+    processed = processed_logits(logits, settings, position, context, allowed)
     best = _best(processed, position)
     law = np.zeros(len(processed))
     if settings.temperature == 0.0:
@@ -97,8 +105,8 @@ def _best(processed: ProcessedLogits, position: int) -> int:
     highest = float(processed[best])
     if highest == -math.inf:
         raise InvalidRequest(
-            f"No token is left to choose at position {position}: logit_bias and min_tokens ban "
-            "every token; expected at least one to remain.",
+            f"No token is left to choose at position {position}: logit_bias, min_tokens and the "
+            "grammar ban every token; expected at least one to remain.",
             field="logit_bias",
         )
     if not math.isfinite(highest):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.engine.grammar import GrammarState
 from paceline.engine.kv_cache import KVCache, KVSequence
 from paceline.rounds import SequenceSettings, TokenLog, TokenSpan, common_length
 
@@ -25,6 +26,8 @@ class EngineSequence:
     log: TokenLog = field(default_factory=TokenLog)
     kv: KVSequence[Any] | None = None
     computed: "array[int]" = field(default_factory=lambda: array("I"))
+    grammar: GrammarState | None = None
+    """Kept here for those who use grammars; it follows whatever tokens it is shown."""
 
     @property
     def has_ended(self) -> bool:

@@ -4,16 +4,30 @@ A text is the bytes of its tokens joined and read as UTF-8, each broken sequence
 For byte-level tokenizers this is what their own decoder does. For the SentencePiece kind it is
 what the decoder gives for a text that goes on behind a prompt: no blank is stripped from its
 start, and one broken byte does not spoil the whole characters around it. Either way a token means
-the same bytes whatever stands around it, which is what lets a text grow without being read again.
+the same bytes whatever stands around it, which is what lets a text grow without being read again,
+and a grammar (`paceline.engine.grammar`) judge tokens by what the reader will see.
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import tokenizers
+
 from paceline.errors import InvalidConfig
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def read_token_bytes(tokenizer_json: bytes, backend: tokenizers.Tokenizer) -> list[bytes]:
+    """What `token_bytes` gives for a `tokenizer.json` and the tokenizer that was read from it."""
+    added = backend.get_added_tokens_decoder()
+    return token_bytes(
+        json.loads(tokenizer_json).get("decoder"),
+        backend.get_vocab(with_added_tokens=True),
+        frozenset(token_id for token_id, token in added.items() if token.special),
+    )
 
 
 def token_bytes(
