@@ -120,6 +120,44 @@ def without_its_least_token(law: Law) -> Law:
     return np.array([p / 2 for p in law], dtype=object)
 
 
+def as_law(percent: str) -> Law:
+    return np.array([Fraction(int(share), 100) for share in percent.split()], dtype=object)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("target_law", "draft_law", "acceptance"),
+    [
+        ("40 40 10 10", "10 10 40 40", Fraction(40, 100)),
+        ("50 50 0", "50 30 20", Fraction(80, 100)),
+        ("50 50", "100 0", Fraction(50, 100)),
+        ("70 20 10", "40 30 30", Fraction(70, 100)),
+        ("40 35 25", "40 35 25", Fraction(1)),
+        ("0 100 0", "30 30 40", Fraction(30, 100)),
+        ("0 100 0", "0 100 0", Fraction(1)),
+        ("0 0 100", "50 50 0", Fraction(0)),
+    ],
+)
+def test_one_draft_of_known_laws(
+    rule: Rule, target_law: str, draft_law: str, acceptance: Fraction
+) -> None:
+    """Laws with which faulty engines were found out, as published in their reports."""
+    target, draft = as_law(target_law), as_law(draft_law)
+
+    def run(chance: Script) -> Prefix:
+        token_id = chance.pick(0, draft)
+        proposed = [Proposed(token_id, draft, draft[token_id])]
+        decided = rule(lambda index: target, proposed, chance, 0, False)
+        return (*decided.token_ids, decided.num_accepted_tokens)
+
+    said, accepted = [Fraction(0)] * len(target), Fraction(0)
+    for (token_id, was_accepted), probability in all_runs(run):
+        said[token_id] += probability
+        accepted += was_accepted * probability
+    assert said == list(target)
+    assert accepted == acceptance
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_recovered_token_from_the_targets_whole_law_is_caught(
     rule: Rule, monkeypatch: pytest.MonkeyPatch
