@@ -1,11 +1,18 @@
-"""The README's table of options is what the settings say. Run as a script, writes it anew."""
+"""What the pages say is there. Run as a script, writes the README's table of options anew."""
 
+import re
 from pathlib import Path
+
+import pytest
 
 from paceline.cli.config import ServeSettings
 from paceline.config import describe_settings
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PATH = re.compile(r"`((?:[a-z_0-9.]+/)+[a-z_0-9.*]*)`|\]\((?!http)([^)#]+)\)")
+"""A path in code marks, or a link to a file."""
 BEGIN = "<!-- options: written by `make format` -->\n"
 END = "<!-- end of options -->\n"
 
@@ -30,6 +37,17 @@ def with_table(readme: str) -> str:
 def test_the_table_of_options_is_current() -> None:
     readme = README.read_text()
     assert readme == with_table(readme), "run `make format`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = {code or link for code, link in PATH.findall(page.read_text())}
+    missing = {
+        path
+        for path in named
+        if not any(any(base.glob(path)) for base in (ROOT, page.parent, ROOT / "paceline"))
+    }
+    assert missing == set()
 
 
 if __name__ == "__main__":
