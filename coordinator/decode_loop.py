@@ -17,7 +17,7 @@ from typing import Protocol
 
 from coordinator.sequence import DraftLink, DraftWorker, Sequence, TargetLink, TargetWorker
 from paceline.errors import Unavailable
-from paceline.rounds import NO_DRAFTS, Drafts, RoundTiming
+from paceline.rounds import NO_DRAFTS, Drafts, RoundTiming, TokenLogprobs
 from paceline.workers import WorkerLost
 
 MAX_LOSSES = 8
@@ -54,6 +54,8 @@ class Committed:
     """One pass of the target: what it committed, and what that cost."""
 
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    """One per token when the settings ask for them."""
     num_draft_tokens: int
     num_accepted_tokens: int
     timing: RoundTiming
@@ -112,8 +114,11 @@ async def decode(
                     sent = perf_counter()
                     async for result in results:
                         now = perf_counter()
+                        token_ids = sequence.commit(result.start, tuple(result.token_ids))
+                        num_known = len(result.token_ids) - len(token_ids)
                         committed = Committed(
-                            token_ids=sequence.commit(result.start, tuple(result.token_ids)),
+                            token_ids=token_ids,
+                            logprobs=tuple(result.logprobs[num_known:]),
                             num_draft_tokens=result.num_draft_tokens,
                             num_accepted_tokens=result.num_accepted_tokens,
                             timing=result.timing,
@@ -126,17 +131,22 @@ async def decode(
                         speculation.observe(sequence, committed)
                         yield committed
             except WorkerLost as loss:
-                target.close()
                 num_losses += 1
-                if num_losses > MAX_LOSSES:
-                    message = (
-                        f"{num_losses} target workers in a row were lost, the last one: {loss}"
-                    )
-                    raise Unavailable(message) from loss
-                target = TargetLink(sequence, await workers.target(target.worker))
+                target = await another_target(sequence, workers, target, num_losses, loss)
     finally:
         target.close()
         drafting.close()
+
+
+async def another_target(
+    sequence: Sequence, workers: Workers, lost: TargetLink, num_losses: int, loss: WorkerLost
+) -> TargetLink:
+    """The sequence at another target, if there is one; raises `Unavailable` after many losses."""
+    lost.close()
+    if num_losses > MAX_LOSSES:
+        message = f"{num_losses} target workers in a row were lost, the last one: {loss}"
+        raise Unavailable(message) from loss
+    return TargetLink(sequence, await workers.target(lost.worker))
 
 
 class _Drafting:

@@ -131,17 +131,24 @@ class TargetLink(_Link):
         self.worker = worker
 
     async def verify(
-        self, drafts: Drafts, max_new_tokens: int
+        self, drafts: Drafts, max_new_tokens: int, score_from: int | None = None
     ) -> AsyncGenerator[VerifyResult, None]:
         """One round; the caller commits each result before it asks for the next.
 
-        Raises `WorkerLost`, and `RoundRefused` when no target would take the round.
+        With `score_from` nothing is committed: the results are log-probabilities. Raises
+        `WorkerLost`, and `RoundRefused` when no target would take the round.
         """
         for _ in range(MAX_RESENDS):
             span, settings = self._span()
             number = self._sequence.next_round()
             round = VerifyRound(
-                self._sequence.sequence_id, number, span, drafts, max_new_tokens, settings
+                sequence_id=self._sequence.sequence_id,
+                round=number,
+                span=span,
+                drafts=drafts,
+                max_new_tokens=max_new_tokens,
+                settings=settings,
+                score_from=score_from,
             )
             async with aclosing(self.worker.results(round)) as results:
                 while True:
@@ -150,11 +157,24 @@ class TargetLink(_Link):
                         raise _lost_or_refused(result.error)
                     if self._must_resend(span, result.held):
                         break
+                    self._check_logprobs(result, score_from)
                     yield result
                     self._known = len(self._sequence.log)
                     if result.last:
                         return
         raise WorkerLost("the target cannot place the sequence's tokens")
+
+    def _check_logprobs(self, result: VerifyResult, score_from: int | None) -> None:
+        """A worker that does not know of log-probabilities leaves them out, or commits tokens."""
+        num_expected = len(result.token_ids)
+        if score_from is not None:
+            is_right = num_expected == 0 and len(result.logprobs) > 0
+        elif self._sequence.settings.num_logprobs is not None:
+            is_right = num_expected == len(result.logprobs)
+        else:
+            is_right = True
+        if not is_right:
+            raise WorkerLost("the target cannot give log-probabilities")
 
     def close(self) -> None:
         """Let the worker free the sequence."""

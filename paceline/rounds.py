@@ -157,11 +157,17 @@ class VerifyRound:
     max_new_tokens: int = 1
     settings: SequenceSettings | None = None
     traceparent: str = ""
+    score_from: int | None = None
+    """When set, nothing is committed: the log-probabilities of the sequence's own tokens from this
+    position on are the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural log-probability of a committed token, and the most likely ones in its place."""
+    """Natural log-probability of a token, and the most likely ones in its place.
+
+    They are the model's own: before bias, penalties, temperature and filters.
+    """
 
     logprob: float
     top_token_ids: Sequence[int] = ()
@@ -170,7 +176,10 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """One pass of a `VerifyRound`; `start` is the position of the first of `token_ids`."""
+    """One pass of a `VerifyRound`.
+
+    `start` is the position of the first of `token_ids`, or of `logprobs` when the round scores.
+    """
 
     sequence_id: str
     round: int
@@ -183,7 +192,7 @@ class VerifyResult:
     timing: RoundTiming = RoundTiming()
     error: RoundError | None = None
     logprobs: Sequence[TokenLogprobs] = ()
-    """One per token when the settings ask for them."""
+    """One per committed token when the settings ask for them, or one per scored token."""
 
 
 @dataclass(frozen=True, slots=True)

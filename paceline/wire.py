@@ -83,6 +83,7 @@ def verify_round_to_wire(round: VerifyRound) -> target_pb2.VerifyRound:
         max_new_tokens=round.max_new_tokens,
         settings=settings_to_wire(round.settings),
         traceparent=round.traceparent,
+        score_from=round.score_from,
     )
 
 
@@ -96,6 +97,7 @@ def verify_round_from_wire(message: target_pb2.VerifyRound) -> VerifyRound:
         max_new_tokens=message.max_new_tokens or 1,
         settings=settings_from_wire(message),
         traceparent=message.traceparent,
+        score_from=message.score_from if message.HasField("score_from") else None,
     )
 
 

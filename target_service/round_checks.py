@@ -38,8 +38,18 @@ def refusal(round: VerifyRound, vocab_size: int, max_length: int) -> RoundError 
     return None
 
 
-def misplaced(num_tokens: int, settings: SequenceSettings, has_grammars: bool) -> RoundError | None:
-    """What is wrong with a sequence of so many tokens once its span is placed."""
+def misplaced(
+    round: VerifyRound, num_tokens: int, settings: SequenceSettings, has_grammars: bool
+) -> RoundError | None:
+    """What is wrong with a round for a sequence that has so many tokens once its span is placed."""
+    if round.score_from is not None:
+        if 0 < round.score_from < num_tokens:
+            return None
+        message = (
+            f"score_from: {round.score_from} of a sequence of {num_tokens} tokens; expected at "
+            "least 1 and fewer than that."
+        )
+        return RoundError(RoundErrorReason.INVALID_ARGUMENT, message)
     if not 0 < num_tokens < settings.max_length:
         message = (
             f"span: the sequence has {num_tokens} tokens; expected at least 1 and fewer "

@@ -4,14 +4,13 @@
 prompts, single tokens and drafts of all sequences together. For each sequence the pass gives one
 row of logits behind its last committed token and one behind each draft, and the acceptance rule
 walks them. A round without drafts is ordinary decoding, and so is one that goes on alone for
-`max_new_tokens`.
+`max_new_tokens`. A round that scores commits nothing: its rows say what stands there already.
 
 Plain Python: knows no network and no thread. Invariant: what is committed depends on the tokens
 and settings of the sequence alone, never on drafts, chunks, batch mates or evictions.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 from paceline.engine.grammar import Grammars
@@ -20,19 +19,16 @@ from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.errors import InvalidRequest
 from paceline.rounds import (
     NO_DRAFTS,
-    Drafts,
     RoundError,
     RoundErrorReason,
-    RoundTiming,
     VerifyResult,
     VerifyRound,
     WorkerLoad,
 )
 from target_service.acceptance import accept_drafts
+from target_service.pending_round import PendingRound
 from target_service.round_checks import misplaced, refusal, usable_drafts
-
-MAX_DECODE_ROWS = 32
-"""A sequence with no more tokens to run than this decodes; more are a prefill, cut in chunks."""
+from target_service.scoring import Scoring, committed_logprobs
 
 MAX_COMPILE_WAIT_S = 0.01
 """How long to wait at a time for a grammar when there is nothing else to do."""
@@ -51,28 +47,11 @@ class VerifierLimits:
     """Drafts checked per sequence and pass; more are trimmed."""
 
 
-@dataclass(eq=False, slots=True)
-class _Pending:
-    """A round that waits for its next pass."""
-
-    sequence: EngineSequence
-    round: int
-    drafts: Drafts
-    """A chain. Its last token may be one that the model does not know: it is rejected unseen."""
-    known_token_ids: Sequence[int]
-    """The drafts that the model knows."""
-    num_remaining: int
-    """Tokens still to commit in this round; more than one lets the target go on alone."""
-    arrived_at: float = field(default_factory=perf_counter)
-    queue_s: float = 0.0
-    compute_s: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class _Share:
     """What one pending round runs in a pass."""
 
-    pending: _Pending
+    pending: PendingRound
     work: PassSequence
 
 
@@ -87,7 +66,7 @@ class Verifier:
         self._limits = limits
         self._grammars = grammars
         self._table = SequenceTable(model.kv_cache)
-        self._waiting: dict[str, _Pending] = {}
+        self._waiting: dict[str, PendingRound] = {}
         self._stalled_since: float | None = None
         """Since when rounds have waited in vain for room."""
 
@@ -101,19 +80,22 @@ class Verifier:
         if isinstance(sequence, Held):
             return VerifyResult(round.sequence_id, round.round, held=sequence.num_tokens)
         settings, num_tokens = sequence.settings, len(sequence.log)
-        error = misplaced(num_tokens, settings, has_grammars=self._grammars is not None)
+        error = misplaced(round, num_tokens, settings, has_grammars=self._grammars is not None)
         if error is not None:
             return VerifyResult(round.sequence_id, round.round, error=error)
         if self._grammars is not None:
             self._grammars.begin(settings.grammar)
-        num_left = settings.max_length - num_tokens
+        self._waiting[round.sequence_id] = self._pending(round, sequence)
+        return None
+
+    def _pending(self, round: VerifyRound, sequence: EngineSequence) -> PendingRound:
+        if round.score_from is not None:
+            return PendingRound(sequence, round.round, NO_DRAFTS, (), 0, Scoring(round.score_from))
+        num_left = sequence.settings.max_length - len(sequence.log)
         most = min(self._limits.max_speculative_tokens, num_left - 1)
         drafts, known = usable_drafts(round.drafts, most, self._model.vocab_size)
         num_remaining = min(max(round.max_new_tokens, 1), num_left)
-        self._waiting[round.sequence_id] = _Pending(
-            sequence, round.round, drafts, known, num_remaining
-        )
-        return None
+        return PendingRound(sequence, round.round, drafts, known, num_remaining)
 
     def close(self, sequence_id: str) -> None:
         """The sequence has ended; its room is free at once."""
@@ -154,7 +136,7 @@ class Verifier:
         for share in shares:
             self._table.ran(share.pending.sequence, share.work.token_ids)
         committed = [
-            (share, self._commit(share.pending, logits))
+            (share, self._answer(share.pending, logits))
             for share, logits in zip(shares, rows, strict=True)
             if share.work.num_logits
         ]
@@ -162,10 +144,7 @@ class Verifier:
         num_rows = sum(len(share.work.token_ids) for share in shares)
         for share in shares:
             share.pending.compute_s += elapsed
-        return [
-            _with_timing(share.pending, result, num_rows, len(shares))
-            for share, result in committed
-        ]
+        return [share.pending.timed(result, num_rows, len(shares)) for share, result in committed]
 
     def abandon(self, message: str) -> list[VerifyResult]:
         """The device failed: forget all sequences and answer every waiting round with an error."""
@@ -180,7 +159,7 @@ class Verifier:
     def _schedule(self) -> list[_Share]:
         """Oldest first; decoding sequences always, prefill chunks while rows are left."""
         by_age = sorted(filter(self._is_ready, self._waiting.values()), key=_arrival)
-        is_decoding = not all(_is_prefill(p.sequence) for p in by_age)
+        is_decoding = not all(p.is_prefill for p in by_age)
         prefill_rows = self._limits.max_batch_tokens // (4 if is_decoding else 1)
         shares: list[_Share] = []
         for pending in by_age:
@@ -190,19 +169,16 @@ class Verifier:
             kv = self._table.reserve(sequence, num_tokens, keep=kept)
             if kv is None:
                 continue
-            token_ids = [*sequence.uncomputed(), *pending.known_token_ids]
-            num_logits = 1 + len(pending.known_token_ids)
-            if _is_prefill(sequence):
-                if len(token_ids) > prefill_rows:
-                    # The last committed token stays for the pass that runs the drafts.
-                    chunk = min(prefill_rows, len(token_ids) - num_logits)
-                    token_ids, num_logits = token_ids[:chunk], 0
+            if pending.scoring is not None:
+                self._table.rewind(sequence, pending.scoring.num_kept)
+            token_ids, num_logits = pending.work(prefill_rows)
+            if pending.is_prefill:
                 prefill_rows -= len(token_ids)
             if token_ids:
                 shares.append(_Share(pending, PassSequence(kv, token_ids, num_logits)))
         return shares
 
-    def _is_ready(self, pending: _Pending) -> bool:
+    def _is_ready(self, pending: PendingRound) -> bool:
         """Whether the sequence's grammar, if it has one, is compiled."""
         return self._grammars is None or self._grammars.is_ready(pending.sequence.settings.grammar)
 
@@ -228,20 +204,35 @@ class Verifier:
             shares = self._schedule()
         return shares
 
-    def _commit(self, pending: _Pending, logits: Logits) -> VerifyResult:
-        sequence = pending.sequence
-        start = len(sequence.log)
-        settings, token_ids = sequence.settings, sequence.log.token_ids
+    def _answer(self, pending: PendingRound, logits: Logits) -> VerifyResult:
         try:
-            if self._grammars is not None:
-                sequence.grammar = self._grammars.state(settings, sequence.grammar)
-            acceptance = accept_drafts(
-                logits, pending.drafts, settings, token_ids, sequence.grammar
-            )
+            if pending.scoring is not None:
+                return self._score(pending, pending.scoring, logits)
+            return self._commit(pending, logits)
         except InvalidRequest as error:  # its settings or its grammar leave no token to choose
             return self._fail(pending, RoundErrorReason.INVALID_ARGUMENT, error)
         except FloatingPointError as error:  # not a number, in this sequence's rows
             return self._fail(pending, RoundErrorReason.INTERNAL, error)
+
+    def _score(self, pending: PendingRound, scoring: Scoring, logits: Logits) -> VerifyResult:
+        sequence = pending.sequence
+        start = scoring.next_position
+        logprobs = scoring.score(sequence, logits)
+        last = scoring.next_position == len(sequence.log)
+        if last:
+            del self._waiting[sequence.sequence_id]
+            self._table.commit(sequence, ())
+        return VerifyResult(
+            sequence.sequence_id, pending.round, start=start, logprobs=logprobs, last=last
+        )
+
+    def _commit(self, pending: PendingRound, logits: Logits) -> VerifyResult:
+        sequence = pending.sequence
+        start = len(sequence.log)
+        settings, token_ids = sequence.settings, sequence.log.token_ids
+        if self._grammars is not None:
+            sequence.grammar = self._grammars.state(settings, sequence.grammar)
+        acceptance = accept_drafts(logits, pending.drafts, settings, token_ids, sequence.grammar)
         self._table.commit(sequence, acceptance.token_ids)
         pending.num_remaining -= len(acceptance.token_ids)
         last = pending.num_remaining < 1 or sequence.has_ended
@@ -258,9 +249,12 @@ class Verifier:
             num_draft_tokens=num_drafts,
             num_accepted_tokens=acceptance.num_accepted_tokens,
             last=last,
+            logprobs=committed_logprobs(acceptance.token_ids, logits, settings),
         )
 
-    def _fail(self, pending: _Pending, reason: RoundErrorReason, error: Exception) -> VerifyResult:
+    def _fail(
+        self, pending: PendingRound, reason: RoundErrorReason, error: Exception
+    ) -> VerifyResult:
         """One sequence cannot go on; the others of the pass can."""
         sequence_id = pending.sequence.sequence_id
         del self._waiting[sequence_id]
@@ -273,22 +267,5 @@ class Verifier:
         return min(self._model.max_model_len, self._model.kv_cache.capacity)
 
 
-def _arrival(pending: _Pending) -> int:
+def _arrival(pending: PendingRound) -> int:
     return pending.sequence.arrival
-
-
-def _is_prefill(sequence: EngineSequence) -> bool:
-    return len(sequence.uncomputed()) > MAX_DECODE_ROWS
-
-
-def _with_timing(
-    pending: _Pending, result: VerifyResult, num_rows: int, num_sequences: int
-) -> VerifyResult:
-    timing = RoundTiming(
-        queue_us=round(pending.queue_s * 1e6),
-        compute_us=round(pending.compute_s * 1e6),
-        pass_rows=num_rows,
-        pass_sequences=num_sequences,
-    )
-    pending.compute_s = 0.0
-    return replace(result, timing=timing)

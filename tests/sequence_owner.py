@@ -58,7 +58,11 @@ class Owner:
         return plain_text(LAW, self.prompt, self.settings)
 
     def send(
-        self, drafts: Sequence[int] = (), start: int = 0, max_new_tokens: int = 1
+        self,
+        drafts: Sequence[int] = (),
+        start: int = 0,
+        max_new_tokens: int = 1,
+        score_from: int | None = None,
     ) -> VerifyResult | None:
         self.num_rounds += 1
         return self.verifier.accept(
@@ -69,6 +73,7 @@ class Owner:
                 Drafts(drafts),
                 max_new_tokens,
                 self.settings if start == 0 else None,
+                score_from=score_from,
             )
         )
 

@@ -122,6 +122,12 @@ class SequenceTable:
         """A pass has computed the KV of these tokens behind what was computed before."""
         sequence.computed.extend(token_ids)
 
+    def rewind(self, sequence: EngineSequence, num_tokens: int) -> None:
+        """Forget KV behind the first `num_tokens` tokens: those are to be run again."""
+        if sequence.kv is not None and len(sequence.computed) > num_tokens:
+            self._cache().truncate(sequence.kv, num_tokens)
+            del sequence.computed[num_tokens:]
+
     def commit(self, sequence: EngineSequence, token_ids: Sequence[int]) -> None:
         """Add tokens to the sequence; KV of tokens that were run and are not among them goes."""
         num_valid = len(sequence.log)

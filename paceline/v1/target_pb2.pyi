@@ -30,7 +30,7 @@ class GetTokenizerResponse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("sequence_id", "round", "span", "drafts", "max_new_tokens", "settings", "traceparent")
+    __slots__ = ("sequence_id", "round", "span", "drafts", "max_new_tokens", "settings", "traceparent", "score_from")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SPAN_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class VerifyRound(_message.Message):
     MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FROM_FIELD_NUMBER: _ClassVar[int]
     sequence_id: str
     round: int
     span: _tokens_pb2.TokenSpan
@@ -45,7 +46,8 @@ class VerifyRound(_message.Message):
     max_new_tokens: int
     settings: _tokens_pb2.SequenceSettings
     traceparent: str
-    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    score_from: int
+    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ..., score_from: _Optional[int] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("rounds", "closed_sequence_ids")

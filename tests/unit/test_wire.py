@@ -86,6 +86,7 @@ VERIFY_ROUNDS = st.builds(
     st.integers(1, 2**32 - 1),
     st.none() | SETTINGS,
     traceparent=TEXTS,
+    score_from=st.none() | U32,
 )
 PROPOSE_RESULTS = st.builds(
     ProposeResult, TEXTS, U32, st.none() | U32, drafts(), TIMINGS, st.none() | ERRORS

@@ -1,0 +1,65 @@
+"""A round that waits for passes, and what the next pass runs of it.
+
+Plain Python: knows neither the model nor the other rounds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from paceline.engine.sequences import EngineSequence
+from paceline.rounds import Drafts, RoundTiming, VerifyResult
+from target_service.scoring import Scoring
+
+MAX_DECODE_ROWS = 32
+"""A sequence with no more tokens to run than this decodes; more are a prefill, cut in chunks."""
+
+
+@dataclass(eq=False, slots=True)
+class PendingRound:
+    """A round that waits for its next pass."""
+
+    sequence: EngineSequence
+    round: int
+    drafts: Drafts
+    """A chain. Its last token may be one that the model does not know: it is rejected unseen."""
+    known_token_ids: Sequence[int]
+    """The drafts that the model knows."""
+    num_remaining: int
+    """Tokens still to commit in this round; more than one lets the target go on alone."""
+    scoring: Scoring | None = None
+    """Set when the round commits nothing but scores what stands there."""
+    arrived_at: float = field(default_factory=perf_counter)
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether its tokens are so many that they are cut in chunks."""
+        return len(self.sequence.uncomputed()) > MAX_DECODE_ROWS
+
+    def work(self, prefill_rows: int) -> tuple[list[int], int]:
+        """The tokens to run, of a prefill no more than that, and how many of the last need logits.
+
+        No logits are needed of a chunk that the last committed token is not in.
+        """
+        if self.scoring is not None:
+            max_rows = prefill_rows if self.is_prefill else MAX_DECODE_ROWS
+            return self.scoring.work(self.sequence, max_rows)
+        token_ids = [*self.sequence.uncomputed(), *self.known_token_ids]
+        num_logits = 1 + len(self.known_token_ids)
+        if self.is_prefill and len(token_ids) > prefill_rows:
+            # The last committed token stays for the pass that runs the drafts.
+            return token_ids[: min(prefill_rows, len(token_ids) - num_logits)], 0
+        return token_ids, num_logits
+
+    def timed(self, result: VerifyResult, num_rows: int, num_sequences: int) -> VerifyResult:
+        """The result of a pass of so many rows and sequences, with the times of this round."""
+        timing = RoundTiming(
+            queue_us=round(self.queue_s * 1e6),
+            compute_us=round(self.compute_s * 1e6),
+            pass_rows=num_rows,
+            pass_sequences=num_sequences,
+        )
+        self.compute_s = 0.0
+        return replace(result, timing=timing)
