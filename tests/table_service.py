@@ -86,5 +86,7 @@ async def table_service(
         await running.until_ready()
         service = TableService(running, url, client)
         await service.start_grpc()
-        yield service
-        await service.stop_grpc()
+        try:
+            yield service
+        finally:
+            await service.stop_grpc()

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from coordinator.http import errors, generation
 from coordinator.http.answers import speculative_decoding
 from coordinator.http.generation import TextGenerator
+from coordinator.http.openapi import description
 from coordinator.http.request_ids import RequestIds
 from coordinator.http.wire import ClientGone, json_response
 from coordinator.metrics import Metrics
@@ -79,6 +80,11 @@ def _add_operator_routes(app: FastAPI, generator: TextGenerator, metrics: Metric
     async def status() -> Response:
         found = generator.status()
         return json_response({**asdict(found), "stats": speculative_decoding(found.stats)})
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        """What this API says of itself."""
+        return json_response(description())
 
     @app.get("/version")
     async def version() -> Response:

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from coordinator.http.fields import content_text
+from coordinator.http.fields import ContentText
 from coordinator.http.generation_body import GenerationBody
 from coordinator.http.parsing import Strict
 from coordinator.requests import ChatMessage, GenerationRequest
@@ -15,7 +15,7 @@ class MessageBody(Strict):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(content_text)]
+    content: ContentText
 
     def to_message(self) -> ChatMessage:
         """`developer` is OpenAI's newer word for `system`."""

@@ -1,10 +1,6 @@
 """The body of `POST /v1/completions`."""
 
-from typing import Annotated
-
-from pydantic import BeforeValidator
-
-from coordinator.http.fields import prompt_input
+from coordinator.http.fields import PromptInput
 from coordinator.http.generation_body import GenerationBody
 from coordinator.requests import GenerationRequest
 
@@ -15,7 +11,7 @@ _DEFAULT_COMPLETION_TOKENS = 16
 class CompletionBody(GenerationBody):
     """The body of `POST /v1/completions`."""
 
-    prompt: Annotated[str | tuple[int, ...], BeforeValidator(prompt_input)]
+    prompt: PromptInput
 
     def to_request(self, request_id: str) -> GenerationRequest:
         """Raises InvalidRequest when parameters contradict each other."""

@@ -1,6 +1,9 @@
 """Values that come in several forms, each brought into one. Raises ValueError for other forms."""
 
 import json
+from typing import Annotated
+
+from pydantic import BeforeValidator, WithJsonSchema
 
 MAX_STOP_STRINGS = 4
 MAX_STOP_LENGTH = 4096
@@ -76,3 +79,56 @@ def shown(value: object) -> str:
     """A value as JSON, cut to a length that fits into a message."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
+
+_STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
+StopTexts = Annotated[
+    tuple[str, ...],
+    BeforeValidator(stop_texts),
+    WithJsonSchema(
+        {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS}]}
+    ),
+]
+
+LogitBiases = Annotated[
+    tuple[tuple[int, float], ...],
+    BeforeValidator(logit_biases),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": r"^[0-9]{1,10}$"},
+            "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+        }
+    ),
+]
+
+_PROMPT = [
+    {"type": "string"},
+    {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+]
+PromptInput = Annotated[
+    str | tuple[int, ...],
+    BeforeValidator(prompt_input),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                *_PROMPT,
+                {"type": "array", "minItems": 1, "maxItems": 1, "items": {"anyOf": _PROMPT}},
+            ]
+        }
+    ),
+]
+
+_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+    "additionalProperties": False,
+}
+ContentText = Annotated[
+    str,
+    BeforeValidator(content_text),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART, "minItems": 1}]}
+    ),
+]

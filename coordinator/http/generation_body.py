@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from coordinator.admission import MAX_CHOICES
-from coordinator.http.fields import content_text, logit_biases, stop_texts
+from coordinator.http.fields import ContentText, LogitBiases, StopTexts
 from coordinator.http.parsing import Strict
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
 from paceline.errors import InvalidRequest
@@ -30,7 +30,7 @@ class PredictionBody(Strict):
     """What the answer is expected to be like; never changes it."""
 
     type: Literal["content"]
-    content: Annotated[str, BeforeValidator(content_text)]
+    content: ContentText
 
 
 class GenerationBody(Strict):
@@ -45,10 +45,10 @@ class GenerationBody(Strict):
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] = 0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    stop: Annotated[tuple[str, ...], BeforeValidator(stop_texts)] = ()
+    stop: StopTexts = ()
     stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
     ignore_eos: bool = False
-    logit_bias: Annotated[tuple[tuple[int, float], ...], BeforeValidator(logit_biases)] = ()
+    logit_bias: LogitBiases = ()
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0

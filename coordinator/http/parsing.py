@@ -26,10 +26,21 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_absent(cls, data: Any) -> Any:
+    def _as_meant(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            return {name: value for name, value in data.items() if value is not None}
+            return {name: _whole(value) for name, value in data.items() if value is not None}
         return data
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 2.0 is the integer 2."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list() if any(isinstance(item, float | list) for item in value):
+            return [_whole(item) for item in value]
+        case _:
+            return value
 
 
 def parse(body_type: type[_Body], data: bytes) -> _Body:

@@ -6,7 +6,7 @@ A value that asks for nothing is let through, so that clients which send default
 from coordinator.http.fields import shown
 from paceline.errors import InvalidRequest
 
-_NEUTRAL: dict[str, tuple[object, ...]] = {
+NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
@@ -35,9 +35,9 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 
 def asks_for_nothing(name: str, value: object) -> bool:
     """Whether a parameter that is not supported can be left out. Refuses it when it cannot."""
-    if name not in _NEUTRAL:
+    if name not in NEUTRAL:
         return False
-    neutral = _NEUTRAL[name]
+    neutral = NEUTRAL[name]
     # In Python, 1 == True.
     equal = [v for v in neutral if v == value and isinstance(v, bool) == isinstance(value, bool)]
     if value is None or equal:

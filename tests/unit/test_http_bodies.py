@@ -166,7 +166,7 @@ def test_what_is_not_supported_is_refused_by_name(parameter: str, value: Any) ->
         ("top_p", 0, "expected greater than 0"),
         ("top_p", 1.1, "expected less than or equal to 1"),
         ("top_k", -2, "expected greater than or equal to -1"),
-        ("top_k", 2.0, "expected a valid integer"),
+        ("top_k", 2.5, "expected a valid integer"),
         ("min_p", 2, "expected less than or equal to 1"),
         ("presence_penalty", False, "expected a valid number"),
         ("presence_penalty", 2.1, "expected less than or equal to 2"),
@@ -248,7 +248,7 @@ def test_a_chat_is_refused_by_the_place_that_is_wrong(
 
 
 @pytest.mark.parametrize(
-    "prompt", [["a", "b"], [[1], [2]], [["a"]], [1, "a"], [1, True], [1.0], {}, 5, None]
+    "prompt", [["a", "b"], [[1], [2]], [["a"]], [1, "a"], [1, True], [1.5], {}, 5, None]
 )
 def test_several_prompts_or_none_are_refused(prompt: Any) -> None:
     assert refusal(completion, prompt=prompt).field == "prompt"
@@ -285,6 +285,13 @@ def test_the_two_names_of_the_token_limit_may_agree() -> None:
 def test_what_is_no_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRequest, match="^the body is"):
         parse(CompletionBody, data)
+
+
+def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
+    body = b'{"prompt": [[1.0, 2]], "max_tokens": 3.0, "seed": 1e3, "stop_token_ids": [4.0]}'
+    request = parse(CompletionBody, body).to_request("id")
+    assert (request.prompt, request.max_tokens, request.seed) == ((1, 2), 3, 1000)
+    assert request.stop_token_ids == (4,)
 
 
 def test_a_number_beyond_all_floats_is_refused() -> None:
