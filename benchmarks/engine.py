@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from paceline.engine.default_model import DEFAULT_MODEL
+from paceline.engine.kv_storage import SequenceStorage
 from paceline.engine.loading import load_model
 from paceline.engine.model import PassSequence
 from paceline.engine.transformer import TransformerModel
@@ -61,7 +62,7 @@ def pass_timer(engine: TransformerModel, text: list[int], rows: int) -> Callable
     if not engine.kv_cache.reserve(kv, len(text) + rows):
         raise RuntimeError("the KV cache has no room for the context")
     engine.forward([PassSequence(kv, text, 0)])
-    storage = kv.storage.clone()
+    storage = SequenceStorage(*(tensor.clone() for tensor in kv.storage))
     engine.kv_cache.release(kv)
 
     def measure() -> float:

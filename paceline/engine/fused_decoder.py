@@ -5,6 +5,7 @@ values come from one linear layer, sums, products and SiLUs happen on the way ou
 At a few rows a pass is bound by reading the weights, and every operation beside that is overhead.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from transformers import PreTrainedModel
 from paceline.engine.attention import AttentionPass
 from paceline.engine.attention_shape import AttentionShape
 from paceline.engine.elementwise import RotaryTable
+from paceline.engine.features import packed_features
 from paceline.engine.linear import ExactLinear, LinearFactory
 
 FUSED_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -69,6 +71,7 @@ class FusedDecoder:
         shape: AttentionShape,
         windows: dict[int, int | None],
         max_length: int,
+        feature_layers: Sequence[int],
     ) -> None:
         body: Any = model.model
         self._shape = shape
@@ -76,6 +79,7 @@ class FusedDecoder:
         self._layers = [
             _make_layer(layer, linears, windows[index]) for index, layer in enumerate(body.layers)
         ]
+        self._feature_layers = feature_layers
         self._norm = _Norm.of(body.norm)
         self._head = _make(linears, model.lm_head)
         rotary = RotaryTable(body.rotary_emb.forward, max_length)
@@ -86,21 +90,24 @@ class FusedDecoder:
         # The first half of a head is turned by minus the sine (arXiv 2104.09864), see `_rotate`.
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1)[:, None]
 
-    def logits(
+    def run(
         self,
         token_ids: Tensor,  # [N]
         positions: Tensor,  # [N]
         wanted_rows: Tensor,  # [R]
         attention_pass: AttentionPass,
-    ) -> Tensor:
-        """Return `[R, V]`."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits `[R, V]` and the features `[N, feature_size]`."""
         shape = self._shape
+        inputs: dict[int, Tensor] = {}
         heads = (shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim)
         num_rotated = shape.num_heads + shape.num_kv_heads
         cos = self._cos[positions]
         sin = self._sin[positions]
         hidden = self._embeddings[token_ids]
         for index, layer in enumerate(self._layers):
+            if index in self._feature_layers:
+                inputs[index] = hidden
             qkv = layer.qkv(layer.attention_norm(hidden)).unflatten(1, heads)
             rotated = qkv[:, :num_rotated]
             if layer.query_norm is not None and layer.key_norm is not None:
@@ -118,7 +125,10 @@ class FusedDecoder:
             normed = layer.mlp_norm(hidden)
             gated = layer.up.times(normed, layer.gate.silu(normed))
             hidden = layer.down.plus(gated, hidden)
-        return self._head(self._norm(hidden[wanted_rows]))
+        if len(self._layers) in self._feature_layers:
+            inputs[len(self._layers)] = self._norm(hidden)
+        logits = self._head(self._norm(hidden[wanted_rows]))
+        return logits, packed_features([inputs[index] for index in self._feature_layers])
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

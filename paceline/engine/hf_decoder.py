@@ -5,6 +5,7 @@ functions, so that hooks on the modules still run; attention is ours by name. Sl
 `FusedDecoder`, but it follows whatever a family's own code does between those parts.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers.activations import ACT2CLS
 from paceline.engine.attention import AttentionPass
 from paceline.engine.attention_shape import AttentionShape
 from paceline.engine.elementwise import RotaryTable, apply_row_exact
+from paceline.engine.features import packed_features
 from paceline.engine.linear import ExactLinear, LinearFactory
 from paceline.engine.support import check_attention_arguments, check_attention_layers
 from paceline.errors import InvalidConfig
@@ -28,8 +30,15 @@ _ACTIVATIONS: tuple[Any, ...] = tuple(
 class HFDecoder:
     """Runs the model's own `forward` on one packed row of tokens."""
 
-    def __init__(self, model: PreTrainedModel, linears: LinearFactory, max_length: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        linears: LinearFactory,
+        max_length: int,
+        feature_layers: Sequence[int],
+    ) -> None:
         self._model = model
+        self._feature_layers = feature_layers
         for module in model.modules():
             if isinstance(module, nn.Linear):
                 _make_exact(module, linears)
@@ -38,23 +47,24 @@ class HFDecoder:
             elif type(module).__name__.endswith("RotaryEmbedding"):
                 module.forward = RotaryTable(module.forward, max_length)
 
-    def logits(
+    def run(
         self,
         token_ids: Tensor,  # [N]
         positions: Tensor,  # [N]
         wanted_rows: Tensor,  # [R]
         attention_pass: AttentionPass,
-    ) -> Tensor:
-        """Return `[R, V]`."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits `[R, V]` and the features `[N, feature_size]`."""
         output = self._model(
             input_ids=token_ids[None],
             position_ids=positions[None],
             use_cache=False,
             logits_to_keep=wanted_rows,
             attention_pass=attention_pass,
+            output_hidden_states=bool(self._feature_layers),
         )
-        logits: Tensor = output.logits[0]
-        return logits
+        states = [output.hidden_states[index][0] for index in self._feature_layers]
+        return output.logits[0], packed_features(states)
 
 
 @torch.inference_mode()

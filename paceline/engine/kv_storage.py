@@ -1,11 +1,15 @@
-"""Keys and values of one sequence as one tensor, in cells of 512 tokens.
+"""Keys and values of one sequence as one tensor, in cells of 512 tokens, with its features beside.
 
 A cell is the step in which attention lengthens its keys, so that a sequence's storage is always
 what attention reads, without a copy. Content beyond a sequence's tokens is masked there; it must
 only be finite, and it is: zeros, or what was computed for tokens since dropped.
+
+Features are hidden states that drafters are fed with. They live where the KV lives, so that a
+prefix that is found again brings its features along.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,38 +20,55 @@ from paceline.engine.attention_shape import AttentionShape
 CELL_SIZE = 512
 
 
+class SequenceStorage(NamedTuple):
+    """What is kept of one sequence."""
+
+    key_value: Tensor
+    """`[num_layers, 2, num_kv_heads, room, head_dim]`; 2 for keys and values."""
+    features: Tensor
+    """`[room, feature_size]`, half precision."""
+
+
 @dataclass(frozen=True, slots=True)
 class TorchStorage:
-    """Makes storages `[num_layers, 2, num_kv_heads, room, head_dim]`; 2 for keys and values."""
+    """Makes storages for a model."""
 
     shape: AttentionShape
     dtype: torch.dtype
+    feature_size: int = 0
+    """Numbers per token; 0 keeps none."""
 
     @property
     def cell_size(self) -> int:
         """Tokens per cell."""
         return CELL_SIZE
 
-    def allocate(self, num_cells: int) -> Tensor:
+    def allocate(self, num_cells: int) -> SequenceStorage:
         """New storage, all zeros."""
         shape = self.shape
         room = num_cells * CELL_SIZE
-        return torch.zeros(
-            (shape.num_layers, 2, shape.num_kv_heads, room, shape.head_dim), dtype=self.dtype
+        key_value_shape = (shape.num_layers, 2, shape.num_kv_heads, room, shape.head_dim)
+        return SequenceStorage(
+            torch.zeros(key_value_shape, dtype=self.dtype),
+            torch.zeros((room, self.feature_size), dtype=torch.float16),
         )
 
-    def grow(self, storage: Tensor, num_cells: int) -> Tensor:
+    def grow(self, storage: SequenceStorage, num_cells: int) -> SequenceStorage:
         """The same content with room for `num_cells` cells."""
         grown = self.allocate(num_cells)
-        self.copy_prefix(storage, grown, storage.shape[3])
+        self.copy_prefix(storage, grown, len(storage.features))
         return grown
 
-    def copy_prefix(self, source: Tensor, target: Tensor, num_tokens: int) -> None:
-        """Copy the KV of the first `num_tokens` tokens."""
-        target[:, :, :, :num_tokens].copy_(source[:, :, :, :num_tokens])
+    def copy_prefix(
+        self, source: SequenceStorage, target: SequenceStorage, num_tokens: int
+    ) -> None:
+        """Copy KV and features of the first `num_tokens` tokens."""
+        target.key_value[:, :, :, :num_tokens].copy_(source.key_value[:, :, :, :num_tokens])
+        target.features[:num_tokens].copy_(source.features[:num_tokens])
 
 
-def kv_bytes_per_token(model: PreTrainedModel) -> int:
-    """Memory that the KV of one token takes; raises `InvalidConfig` if there is no attention."""
+def kv_bytes_per_token(model: PreTrainedModel, feature_size: int = 0) -> int:
+    """Memory that one token takes; raises `InvalidConfig` if there is no attention."""
     shape = AttentionShape.of(model.config)
-    return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * model.dtype.itemsize
+    num_values = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
+    return num_values * model.dtype.itemsize + feature_size * torch.float16.itemsize

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from paceline.engine.kv_cache import KVCache, KVSequence
 
 Logits = NDArray[np.float32]
+Features = NDArray[np.float16]
+"""Hidden states of tokens `[N, feature_size]`: those of several layers, one behind the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,16 @@ class LanguageModel(Protocol):
     @property
     def kv_cache(self) -> KVCache[Any]:
         """The KV of all sequences of this model."""
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers in the features of a token; 0 when none are kept."""
+
+    def features(self, kv: KVSequence[Any], start: int, end: int) -> Features:
+        """The features of the computed tokens from `start` up to `end`.
+
+        They may change with the next pass: copy what is to be kept.
+        """
 
     def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
         """Run one pass; return float32 `[num_logits, V]` per sequence, in order.

@@ -93,7 +93,7 @@ def check_attention_layers(
             )
 
 
-_HARMLESS_ARGUMENTS = frozenset({"position_ids", "is_causal"})
+_HARMLESS_ARGUMENTS = frozenset({"position_ids", "is_causal", "output_hidden_states"})
 """Arguments that say nothing new: causal attention by position is what ours does."""
 
 

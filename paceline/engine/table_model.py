@@ -16,8 +16,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.engine.kv_cache import KVCache
-from paceline.engine.model import Logits, PassSequence
+from paceline.engine.kv_cache import KVCache, KVSequence
+from paceline.engine.model import Features, Logits, PassSequence
 from paceline.errors import InvalidConfig
 
 BOS_ID = 256
@@ -216,6 +216,16 @@ class TableModel:
     def kv_cache(self) -> KVCache[TokenIds]:
         """The tokens of all sequences of this model."""
         return self._kv_cache
+
+    @property
+    def feature_size(self) -> int:
+        """Two numbers for each token."""
+        return 2
+
+    def features(self, kv: KVSequence[TokenIds], start: int, end: int) -> Features:
+        """Token and place, both modulo 1024, so that a wrong row is known for what it is."""
+        rows = np.stack([kv.storage[start:end], np.arange(start, end)], axis=1)
+        return (rows % 1024).astype(np.float16)
 
     def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
         """Run one pass; see `LanguageModel.forward`.

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from paceline.engine.attention import AttentionPass, SequenceRows, TiledAttention
 from paceline.engine.attention_shape import AttentionShape
+from paceline.engine.features import check_feature_layers
 from paceline.engine.fused_decoder import FusedDecoder, can_fuse
 from paceline.engine.hf_decoder import HFDecoder, check_attention
-from paceline.engine.kv_cache import KVCache
-from paceline.engine.kv_storage import CELL_SIZE, TorchStorage
+from paceline.engine.kv_cache import KVCache, KVSequence
+from paceline.engine.kv_storage import CELL_SIZE, SequenceStorage, TorchStorage
 from paceline.engine.linear import LinearFactory
-from paceline.engine.model import Logits, PassSequence
+from paceline.engine.model import Features, Logits, PassSequence
 from paceline.engine.support import check_supported
 from paceline.errors import InvalidConfig
 
@@ -49,9 +49,11 @@ class TransformerModel:
         max_model_len: int,
         kv_cache_tokens: int,
         use_packed_linears: bool = True,
+        feature_layers: Sequence[int] = (),
     ) -> None:
         check_supported(model)
         config = model.config
+        check_feature_layers(feature_layers, config.num_hidden_layers)
         if max_model_len > config.max_position_embeddings:
             raise InvalidConfig(
                 f"max_model_len is {max_model_len}; the model was made for at most "
@@ -68,11 +70,12 @@ class TransformerModel:
         self._attention = TiledAttention(shape, model.dtype, max_model_len)
         linears = LinearFactory(model.dtype, use_packed_linears)
         self._decoder = (
-            FusedDecoder(model, linears, shape, windows, max_model_len)
+            FusedDecoder(model, linears, shape, windows, max_model_len, feature_layers)
             if can_fuse(model)
-            else HFDecoder(model, linears, max_model_len)
+            else HFDecoder(model, linears, max_model_len, feature_layers)
         )
-        storage = TorchStorage(shape, model.dtype)
+        self._feature_size: int = len(feature_layers) * config.hidden_size
+        storage = TorchStorage(shape, model.dtype, self._feature_size)
         self._kv_cache = KVCache(storage, -(-kv_cache_tokens // CELL_SIZE))
         self.numerics = self._digest()
 
@@ -87,9 +90,19 @@ class TransformerModel:
         return self._max_model_len
 
     @property
-    def kv_cache(self) -> KVCache[Tensor]:
+    def kv_cache(self) -> KVCache[SequenceStorage]:
         """The KV of all sequences of this model."""
         return self._kv_cache
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers in the features of a token; 0 when none are kept."""
+        return self._feature_size
+
+    def features(self, kv: KVSequence[SequenceStorage], start: int, end: int) -> Features:
+        """The features `[end - start, feature_size]` of computed tokens."""
+        rows: Features = kv.storage.features[start:end].numpy()
+        return rows
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
@@ -108,20 +121,27 @@ class TransformerModel:
             end = start + num_rows
             assert num_rows > 0 and end <= min(part.kv.num_cells * CELL_SIZE, self._max_model_len)
             first_row = len(token_ids)
-            rows = SequenceRows(self._attention, part.kv.storage, first_row, start, num_rows)
+            key_value = part.kv.storage.key_value
+            rows = SequenceRows(self._attention, key_value, first_row, start, num_rows)
             sequences.append(rows)
             token_ids.extend(part.token_ids)
             positions.extend(range(start, end))
             wanted_rows.extend(range(len(token_ids) - part.num_logits, len(token_ids)))
         num_wanted = len(wanted_rows)
-        logits = self._decoder.logits(
+        logits, features = self._decoder.run(
             torch.tensor(_filled(token_ids)),
             torch.tensor(_filled(positions)),
             torch.tensor(_filled(wanted_rows), dtype=torch.long),
             AttentionPass(self._attention, sequences),
         )
+        first_row = 0
         for part in batch:
-            part.kv.num_tokens += len(part.token_ids)
+            start, num_rows = part.kv.num_tokens, len(part.token_ids)
+            if self._feature_size:
+                kept = part.kv.storage.features[start : start + num_rows]
+                kept.copy_(features[first_row : first_row + num_rows])
+            part.kv.num_tokens += num_rows
+            first_row += num_rows
         rows_of_logits: Logits = logits[:num_wanted, : self._vocab_size].float().numpy()
         bounds = np.cumsum([part.num_logits for part in batch])[:-1]
         return np.split(rows_of_logits, bounds)
