@@ -11,6 +11,7 @@ from http_service import Event, parsed
 from scripted_generator import served
 from worker_servers import Cluster, WorkerServer, cluster, draft_server, target_server
 
+from coordinator.admission import Limits
 from coordinator.metrics import Metrics
 from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
 from paceline.channel import open_channel
@@ -74,16 +75,24 @@ class TableService:
 
 @asynccontextmanager
 async def table_service(
-    *, targets: Sequence[WorkerServer] = (), drafts: Sequence[WorkerServer] | None = None
+    *,
+    targets: Sequence[WorkerServer] = (),
+    drafts: Sequence[WorkerServer] | None = None,
+    limits: Limits | None = None,
+    wait: bool = True,
 ) -> AsyncIterator[TableService]:
-    """A service with these workers; where none are named, with one that runs the law `LAW`."""
+    """A service with these workers; where none are named, with one that runs the law `LAW`.
+
+    With `wait` off it has no tokenizer yet, until a test calls `running.until_ready`.
+    """
     drafts = [draft_server("self")] if drafts is None else drafts
     async with (
-        cluster(targets or [target_server()], drafts) as running,
+        cluster(targets or [target_server()], drafts, limits) as running,
         served(running.generator, Metrics()) as url,
         httpx.AsyncClient(base_url=url, timeout=20) as client,
     ):
-        await running.until_ready()
+        if wait:
+            await running.until_ready()
         service = TableService(running, url, client)
         await service.start_grpc()
         try:

@@ -155,14 +155,16 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    targets: Iterable[WorkerServer], drafts: Iterable[WorkerServer] = ()
+    targets: Iterable[WorkerServer],
+    drafts: Iterable[WorkerServer] = (),
+    limits: Limits | None = None,
 ) -> AsyncIterator[Cluster]:
     """Start the workers and connect a generator to them; end everything."""
     servers = [*targets], [*drafts]
     for server in (*servers[0], *servers[1]):
         await server.start()
     pool = WorkerPool(*([server.address for server in role] for role in servers))
-    generator = Generator(pool, MemoryStore(), Metrics(), Limits())
+    generator = Generator(pool, MemoryStore(), Metrics(), limits or Limits())
     pool.start()
     try:
         yield Cluster(*servers, pool, generator)

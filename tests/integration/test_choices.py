@@ -1,9 +1,7 @@
 """Several choices of one request, on real workers, over every front end."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from real_tokenizers import table_tokenizer
 from table_service import TableService, table_service
 from worker_servers import LAW, target_server
 
-from coordinator.admission import MAX_CHOICES
+from coordinator.admission import MAX_CHOICES, Limits
 from coordinator.requests import GenerationRequest, GenerationStep
 from paceline.client import Client
 from paceline.engine.table_model import BOS_ID, EOS_ID
@@ -182,20 +180,23 @@ async def test_a_connection_that_is_cut_frees_all_choices(service: TableService,
     assert service.running.generator.status().num_running == 0
 
 
-async def test_all_choices_count_against_the_limits(service: TableService) -> None:
-    generator = service.running.generator
-    generator._limits = replace(generator._limits, max_running_requests=2, max_waiting_requests=3)
-    generator._slots = asyncio.Semaphore(2)
-    with pytest.raises(InvalidRequest, match="n: is 6; expected at most 5"):
-        await generator.prepare(request(n=6))
-    three = generator.stream(await generator.prepare(request(request_id="three", n=3)))
-    steps = [await anext(three)]
-    with pytest.raises(Overloaded, match="3 requests are running or waiting"):
-        await generator.prepare(request(request_id="other", n=3))
-    await generator.prepare(request(request_id="third", n=2))
-    assert service.running.targets[0].load.num_sequences <= 2
-    steps += [step async for step in three]
-    assert [of_choice(steps, i) for i in range(3)] == [said_alone(i, eos=False) for i in range(3)]
+async def test_all_choices_count_against_the_limits() -> None:
+    limits = Limits(max_running_requests=2, max_waiting_requests=3)
+    async with table_service(limits=limits) as service:
+        generator = service.running.generator
+        with pytest.raises(InvalidRequest, match="n: is 6; expected at most 5"):
+            await generator.prepare(request(n=6))
+        three = generator.stream(await generator.prepare(request(request_id="three", n=3)))
+        steps = [await anext(three)]
+        with pytest.raises(Overloaded, match="3 requests are running or waiting"):
+            await generator.prepare(request(request_id="other", n=3))
+        await generator.prepare(request(request_id="third", n=2))
+        async for step in three:
+            steps.append(step)
+            assert service.running.targets[0].load.num_sequences <= 2
+        assert [of_choice(steps, i) for i in range(3)] == [
+            said_alone(i, eos=False) for i in range(3)
+        ]
 
 
 async def test_the_others_go_on_when_a_choice_moves_to_another_target() -> None:
