@@ -59,7 +59,10 @@ class GenerationBody(Strict):
     speculation: SpeculationBody = SpeculationBody()
     session_id: Annotated[str, Field(min_length=1, max_length=256)] = ""
     user: str | None = None
-    """Who is asking, for the client's own books: it asks for nothing."""
+    safety_identifier: str | None = None
+    """Like `user`, who is asking, for the client's own books: it asks for nothing."""
+    prompt_cache_key: str | None = None
+    """Asks for nothing: equal beginnings share their KV, whatever they are called."""
 
     @property
     def include_usage(self) -> bool:

@@ -72,7 +72,8 @@ def _as_invalid_request(error: ErrorDetails) -> InvalidRequest:
     ).removeprefix(".")
     match error["type"]:
         case "extra_forbidden":
-            message = f"{param}: is not a parameter of this API"
+            value = shown(error["input"])
+            message = f"{param}: is {value}, but this API has no parameter of this name"
         case "missing":
             message = f"{param}: is missing"
         case _:

@@ -110,52 +110,6 @@ def test_messages_come_as_text_or_text_parts_of_the_known_roles() -> None:
 
 
 @pytest.mark.parametrize(
-    "neutral",
-    [
-        {"n": 1},
-        {"logprobs": False, "top_logprobs": 0},
-        {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.0},
-        {"response_format": {"type": "text"}},
-        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
-        {"stream": False, "user": "me", "store": False, "service_tier": "auto"},
-        {"top_k": -1, "stop_token_ids": [], "logit_bias": {}},
-        {"speculation": {"num_speculative_tokens": None}},
-        {"n": None, "prediction": None, "temperature": None, "no_such": None},
-    ],
-)
-def test_values_that_ask_for_nothing_change_nothing(neutral: dict[str, Any]) -> None:
-    assert chat(**neutral) == chat()
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        ("n", 0),
-        ("n", -1),
-        ("n", 17),
-        ("n", True),
-        ("logprobs", True),
-        ("logprobs", 0),
-        ("top_logprobs", 2),
-        ("response_format", {"type": "json_object"}),
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
-        ("prediction", "x"),
-        ("echo", True),
-        ("best_of", 2),
-        ("suffix", "x"),
-        ("reasoning_effort", "low"),
-        ("no_such_parameter", 1),
-    ],
-)
-def test_what_is_not_supported_is_refused_by_name(parameter: str, value: Any) -> None:
-    for endpoint in (chat, completion):
-        error = refusal(endpoint, **{parameter: value})
-        assert error.field == parameter
-        assert error.message.startswith(f"{parameter}: is ")
-
-
-@pytest.mark.parametrize(
     ("parameter", "value", "message"),
     [
         ("temperature", 2.5, "temperature: is 2.5; expected less than or equal to 2"),
