@@ -7,10 +7,10 @@ sentence that names the field, its value and what was expected.
 import asyncio
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeGuard
 
-from coordinator.records import Lease
+from coordinator.records import Lease, Placement
 from coordinator.requests import (
     ChatMessage,
     FinishReason,
@@ -54,6 +54,8 @@ class Admitted(Generation):
     resume_from: tuple[int, ...] = ()
     """Tokens of each choice that the client has already; empty: none."""
     recorded_finish: FinishReason | None = None
+    placement: Placement | None = None
+    """Where an earlier run of the same request was."""
     prediction_token_ids: tuple[int, ...] = ()
 
 
@@ -212,6 +214,19 @@ def check_resume_from(resume_from: Sequence[int], generation: Generation) -> Non
                 f"resume_from: {number} is not a number of tokens of this answer; expected 0 to "
                 f"{limit}",
                 "resume_from",
+            )
+
+
+def check_same(request: GenerationRequest, recorded: Generation) -> None:
+    """Raise `InvalidRequest` unless a request, its prompt in tokens, is the one on record."""
+    rule = recorded.request.speculation.acceptance_rule
+    expected = replace(recorded.request, prompt=recorded.prompt_token_ids)
+    for name in (item.name for item in fields(request)):
+        if getattr(with_rule(request, rule), name) != getattr(expected, name):
+            raise InvalidRequest(
+                f"{name}: differs from that of the request {request.request_id!r} on record; "
+                "expected the same request again",
+                name,
             )
 
 

@@ -61,7 +61,7 @@ class Answering:
                 yield step
             if progress.finish_reason is not None:
                 return
-        affinity = await self._affinity(generation)
+        affinity = generation.placement or await self._affinity(generation)
         drafter = self._policies.drafter(request.speculation)
         workers = self._router.place(generation.prompt_token_ids, affinity, drafter)
         speculation = self._policies.policy(

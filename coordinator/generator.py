@@ -9,11 +9,13 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 
 from coordinator.admission import (
     Admitted,
     Limits,
     check_resume_from,
+    check_same,
     check_speculation,
     check_values,
     encode_prediction,
@@ -109,10 +111,16 @@ class Generator:
         generation.lease = await self._store.open(generation)
         return generation
 
-    async def resume(self, request_id: str, resume_from: tuple[int, ...]) -> Generation:
+    async def resume(
+        self,
+        request_id: str,
+        resume_from: tuple[int, ...],
+        expected: GenerationRequest | None = None,
+    ) -> Generation:
         """Go on with a recorded request, each choice behind the tokens that the client has of it.
 
-        Raises `NotFound`, `InvalidRequest`, `Overloaded` or `Unavailable`.
+        It must be the one `expected`, if that is given. Raises `NotFound`, `InvalidRequest`,
+        `Overloaded` or `Unavailable`.
         """
         tokenizer, _ = self._must_be_ready()
         self._must_have_room(len(resume_from))
@@ -121,6 +129,9 @@ class Generator:
             raise NotFound(f"request_id: no request {request_id!r} is on record", "request_id")
         admitted = resumption.generation
         check_resume_from(resume_from, admitted)
+        if expected is not None:
+            expected = replace(expected, prompt=await encode_prompt(tokenizer, expected))
+            check_same(expected, admitted)
         return Admitted(
             request=admitted.request,
             prompt_token_ids=admitted.prompt_token_ids,
@@ -131,6 +142,7 @@ class Generator:
             recorded_token_ids=resumption.token_ids,
             resume_from=resume_from,
             recorded_finish=resumption.finish_reason,
+            placement=resumption.placement,
             numerics=frozenset({resumption.placement.numerics} - {""}),
             prediction_token_ids=await encode_prediction(tokenizer, admitted.request),
         )

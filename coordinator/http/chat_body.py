@@ -29,8 +29,11 @@ class ChatCompletionBody(GenerationBody):
     messages: Annotated[list[MessageBody], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
-    def to_request(self, request_id: str) -> GenerationRequest:
-        """Raises InvalidRequest when parameters contradict each other."""
+    def to_request(self, new_id: str) -> GenerationRequest:
+        """`new_id`: what it is called where the client has no name for it.
+
+        Raises InvalidRequest when parameters contradict each other.
+        """
         limits = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(limits) > 1:
             raise InvalidRequest(
@@ -39,4 +42,4 @@ class ChatCompletionBody(GenerationBody):
                 "max_completion_tokens",
             )
         messages = tuple(message.to_message() for message in self.messages)
-        return self.with_prompt(request_id, messages, limits.pop() if limits else None)
+        return self.with_prompt(new_id, messages, limits.pop() if limits else None)

@@ -13,7 +13,10 @@ class CompletionBody(GenerationBody):
 
     prompt: PromptInput
 
-    def to_request(self, request_id: str) -> GenerationRequest:
-        """Raises InvalidRequest when parameters contradict each other."""
+    def to_request(self, new_id: str) -> GenerationRequest:
+        """`new_id`: what it is called where the client has no name for it.
+
+        Raises InvalidRequest when parameters contradict each other.
+        """
         limit = _DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
-        return self.with_prompt(request_id, self.prompt, limit)
+        return self.with_prompt(new_id, self.prompt, limit)

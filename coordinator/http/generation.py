@@ -17,6 +17,7 @@ from coordinator.http.chunks import Chunks
 from coordinator.http.completion_body import CompletionBody
 from coordinator.http.event_stream import DONE, EventStream, event
 from coordinator.http.parsing import parse
+from coordinator.http.resuming import event_id, naming_the_header, resumed_from
 from coordinator.http.wire import json_response, read_body, while_connected
 from coordinator.requests import Generation, GenerationRequest, GenerationStep, ServiceStatus
 from paceline.errors import NotFound
@@ -32,6 +33,15 @@ class TextGenerator(Protocol):
 
     async def prepare(self, request: GenerationRequest) -> Generation:
         """Admit a request, or raise a PacelineError."""
+        ...
+
+    async def resume(
+        self,
+        request_id: str,
+        resume_from: tuple[int, ...],
+        expected: GenerationRequest | None = None,
+    ) -> Generation:
+        """Go on with a recorded request, or raise a PacelineError."""
         ...
 
     def stream(self, generation: Generation) -> AsyncGenerator[GenerationStep, None]:
@@ -62,7 +72,8 @@ async def _respond(
     api: Api,
 ) -> Response:
     _check_model(generator, body.model)
-    answering = _Answering(generator, api, body, body.to_request(uuid.uuid4().hex))
+    resume_from = resumed_from(request, body)
+    answering = _Answering(generator, api, body, body.to_request(uuid.uuid4().hex), resume_from)
     headers = _store_headers(generator.status())
     if body.stream:
         return EventStream(answering.events(), headers)
@@ -79,11 +90,13 @@ class _Answering:
         api: Api,
         body: ChatCompletionBody | CompletionBody,
         request: GenerationRequest,
+        resume_from: tuple[int, ...] | None,
     ) -> None:
         self._generator = generator
         self._api = api
         self._body = body
         self._request = request
+        self._resume_from = resume_from
 
     async def whole(self) -> dict[str, object]:
         """The answer in one piece."""
@@ -93,19 +106,27 @@ class _Answering:
         return self._answer(generation).whole(steps)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The answer as events. Their ids count the tokens of each choice, divided by commas."""
-        generation = await self._generator.prepare(self._request)
+        """The answer as events, or the rest of it."""
+        if self._resume_from is None:
+            generation = await self._generator.prepare(self._request)
+            num_committed = [0] * self._request.n
+        else:
+            with naming_the_header():
+                generation = await self._generator.resume(
+                    self._request.request_id, self._resume_from, self._request
+                )
+            num_committed = [*self._resume_from]
         chunks = Chunks(self._answer(generation), self._body.include_usage)
-        num_committed = [0] * self._request.n
         async with aclosing(self._generator.stream(generation)) as steps:
             async for step in steps:
-                if (opening := chunks.opening(step.choice)) is not None:
-                    yield event(opening, _event_id(num_committed))
+                opening = chunks.opening(step.choice)
+                if opening is not None and num_committed[step.choice] == 0:
+                    yield event(opening, event_id(num_committed))
                 if (chunk := chunks.of(step)) is not None:
                     num_committed[step.choice] = step.num_committed_tokens
-                    yield event(chunk, _event_id(num_committed))
+                    yield event(chunk, event_id(num_committed))
         if (usage := chunks.usage()) is not None:
-            yield event(usage, _event_id(num_committed))
+            yield event(usage, event_id(num_committed))
         yield DONE
 
     def _answer(self, generation: Generation) -> Answer:
@@ -115,10 +136,6 @@ class _Answering:
             model=self._generator.model_name,
             return_token_ids=self._body.return_token_ids,
         )
-
-
-def _event_id(num_committed: list[int]) -> str:
-    return ",".join(map(str, num_committed))
 
 
 def _check_model(generator: TextGenerator, model: str | None) -> None:

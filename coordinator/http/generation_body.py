@@ -37,6 +37,8 @@ class GenerationBody(Strict):
     """What chats and completions have in common."""
 
     model: str | None = None
+    request_id: Annotated[str, Field(pattern=r"^[!-~]{1,128}$")] = ""
+    """Names the answer, so that a stream which broke off can be resumed. Unset: made up."""
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] = 0
@@ -71,7 +73,7 @@ class GenerationBody(Strict):
 
     def with_prompt(
         self,
-        request_id: str,
+        new_id: str,
         prompt: str | tuple[int, ...] | tuple[ChatMessage, ...],
         max_tokens: int | None,
     ) -> GenerationRequest:
@@ -81,7 +83,7 @@ class GenerationBody(Strict):
                 "stream_options: only allowed together with stream: true", "stream_options"
             )
         return GenerationRequest(
-            request_id=request_id,
+            request_id=self.request_id or new_id,
             prompt=prompt,
             n=self.n,
             prediction=self.prediction.content if self.prediction else "",

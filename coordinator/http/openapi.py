@@ -10,6 +10,7 @@ from coordinator.http.answer_schemas import ANSWERS, OBJECT, TEXT, Schema
 from coordinator.http.chat_body import ChatCompletionBody
 from coordinator.http.completion_body import CompletionBody
 from coordinator.http.parsing import Strict
+from coordinator.http.resuming import EVENT_ID, HEADER
 from coordinator.http.unsupported import NEUTRAL
 from paceline import __version__
 
@@ -70,8 +71,19 @@ def _generation(operation_id: str, body: type[Strict], answer: str) -> Schema:
         **{status: _json("Error") for status in ("400", "404", "413", "415", "500")},
     }
     request_body = {"required": True, "content": {_JSON: {"schema": _ref(body.__name__)}}}
+    last_event = {
+        "name": HEADER,
+        "in": "header",
+        "description": "Go on with a stream behind the event of this id.",
+        "schema": {"type": "string", "pattern": EVENT_ID},
+    }
     return {
-        "post": {"operationId": operation_id, "requestBody": request_body, "responses": responses}
+        "post": {
+            "operationId": operation_id,
+            "parameters": [last_event],
+            "requestBody": request_body,
+            "responses": responses,
+        }
     }
 
 

@@ -30,7 +30,6 @@ _OF_VLLM: dict[str, tuple[object, ...]] = {
     "mm_processor_kwargs": ({},),
     "priority": (0,),
     "prompt_embeds": (),
-    "request_id": (),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "structured_outputs": (),

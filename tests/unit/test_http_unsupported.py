@@ -92,7 +92,6 @@ OTHER_VALUES: dict[str, Any] = {
     "mm_processor_kwargs": {"a": 1},
     "priority": 1,
     "prompt_embeds": "x",
-    "request_id": "x",
     "return_tokens_as_token_ids": True,
     "spaces_between_special_tokens": False,
     "structured_outputs": {"choice": ["a"]},
