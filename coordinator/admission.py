@@ -192,27 +192,35 @@ def token_limit(request: GenerationRequest, num_prompt: int, max_model_len: int)
     return limit
 
 
-def check_resume_from(resume_from: Sequence[int], generation: Generation) -> None:
-    """Raise `InvalidRequest` unless it has a number of tokens for each choice."""
-    num_choices, limit = generation.request.n, generation.max_tokens
-    if len(resume_from) != num_choices:
+def check_resume_from(
+    resume_from: Sequence[int], generation: Generation, num_recorded: int
+) -> None:
+    """Raise `InvalidRequest` unless it has a number of tokens for each choice that can be met.
+
+    What is not on record (of several choices: nothing) is computed again, and must come out as the
+    client has it.
+    """
+    request, limit = generation.request, generation.max_tokens
+    if len(resume_from) != request.n:
         raise InvalidRequest(
-            f"resume_from: has {len(resume_from)} numbers of tokens; expected {num_choices}, one "
+            f"resume_from: has {len(resume_from)} numbers of tokens; expected {request.n}, one "
             "for each choice",
             "resume_from",
         )
-    rule = generation.request.speculation.acceptance_rule
-    if num_choices > 1 and any(resume_from) and rule != "coupled":
-        raise InvalidRequest(
-            f"resume_from: of several choices nothing is recorded, and the rule {rule!r} would not "
-            "make the same ones again; expected 0 for each",
-            "resume_from",
-        )
+    rule = request.speculation.acceptance_rule
+    is_repeatable = rule == "coupled" or request.temperature == 0
     for number in resume_from:
         if not 0 <= number <= limit:
             raise InvalidRequest(
                 f"resume_from: {number} is not a number of tokens of this answer; expected 0 to "
                 f"{limit}",
+                "resume_from",
+            )
+        num_known = num_recorded if request.n == 1 else 0
+        if number > num_known and not is_repeatable:
+            raise InvalidRequest(
+                f"resume_from: {num_known} of {number} tokens are on record, and the rule {rule!r} "
+                f"would not make the others again; expected up to {num_known}",
                 "resume_from",
             )
 

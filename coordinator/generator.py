@@ -128,7 +128,7 @@ class Generator:
         if resumption is None:
             raise NotFound(f"request_id: no request {request_id!r} is on record", "request_id")
         admitted = resumption.generation
-        check_resume_from(resume_from, admitted)
+        check_resume_from(resume_from, admitted, len(resumption.token_ids))
         if expected is not None:
             expected = replace(expected, prompt=await encode_prompt(tokenizer, expected))
             check_same(expected, admitted)

@@ -231,21 +231,28 @@ def test_the_end_of_the_text_stops_unless_ignored() -> None:
 def test_a_place_to_resume_from_is_a_number_of_tokens_for_each_choice(
     resume_from: tuple[int, ...], words: str
 ) -> None:
-    generation = two_choices("coupled")
+    generation = recorded(n=2)
     with pytest.raises(InvalidRequest, match=words):
-        check_resume_from(resume_from, generation)
-    check_resume_from((0, 10), generation)
+        check_resume_from(resume_from, generation, 0)
+    check_resume_from((0, 10), generation, 0)
 
 
-def test_choices_that_would_be_others_the_next_time_are_resumed_from_their_beginning() -> None:
-    generation = two_choices("rejection")
-    with pytest.raises(InvalidRequest, match="'rejection' would not make the same ones again"):
-        check_resume_from((0, 1), generation)
-    check_resume_from((0, 0), generation)
+@pytest.mark.parametrize(("n", "met", "not_met"), [(1, [(0,), (4,)], (5,)), (2, [(0, 0)], (0, 1))])
+def test_what_would_come_out_otherwise_is_resumed_only_as_far_as_it_is_on_record(
+    n: int, met: list[tuple[int, ...]], not_met: tuple[int, ...]
+) -> None:
+    generation = recorded(n=n, speculation=Speculation(acceptance_rule="rejection"))
+    for resume_from in met:
+        check_resume_from(resume_from, generation, 4)
+    with pytest.raises(InvalidRequest, match="'rejection' would not make the others again"):
+        check_resume_from(not_met, generation, 4)
+    check_resume_from(not_met, recorded(n=n), 4)
+    greedy = replace(generation, request=replace(generation.request, temperature=0))
+    check_resume_from(not_met, greedy, 4)
 
 
-def two_choices(rule: str) -> Admitted:
-    request = replace(REQUEST, n=2, speculation=Speculation(acceptance_rule=rule))
+def recorded(**changes: Any) -> Admitted:
+    request = replace(with_rule(REQUEST, "coupled"), **changes)
     return Admitted(request=request, prompt_token_ids=(1,), seed=0, max_tokens=10, created=0)
 
 
