@@ -54,8 +54,6 @@ class Committed:
     """One pass of the target: what it committed, and what that cost."""
 
     token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...]
-    """One per token when the settings ask for them."""
     num_draft_tokens: int
     num_accepted_tokens: int
     timing: RoundTiming
@@ -64,6 +62,8 @@ class Committed:
     propose: ProposeOutcome | None
     since_last_s: float
     """From the result before, or from the start of the sequence, to this result."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One per token when the settings ask for them."""
 
     @property
     def overhead_s(self) -> float:
@@ -118,13 +118,13 @@ async def decode(
                         num_known = len(result.token_ids) - len(token_ids)
                         committed = Committed(
                             token_ids=token_ids,
-                            logprobs=tuple(result.logprobs[num_known:]),
                             num_draft_tokens=result.num_draft_tokens,
                             num_accepted_tokens=result.num_accepted_tokens,
                             timing=result.timing,
                             elapsed_s=now - sent,
                             propose=proposal,
                             since_last_s=now - last,
+                            logprobs=tuple(result.logprobs[num_known:]),
                         )
                         sent, last, proposal = now, now, None
                         num_losses = 0 if committed.token_ids else num_losses

@@ -18,6 +18,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import takewhile
 
 import numpy as np
 import tokenizers
@@ -55,7 +56,9 @@ class GrammarState:
         if common < len(self._consumed):
             self._matcher.rollback(len(self._consumed) - common)
             del self._consumed[common:]
-        num_new = self._matcher.try_consume_tokens(wanted[common:].tolist())
+        # A foreign draft may be any number; the matcher would break at one that it does not know.
+        known = takewhile(lambda token_id: token_id < self._vocab_size, wanted[common:])
+        num_new = self._matcher.try_consume_tokens(list(known))
         self._consumed.extend(wanted[common : common + num_new])
         return self.settings.prompt_length + len(self._consumed)
 

@@ -89,6 +89,15 @@ def test_allowed_are_the_tokens_that_go_on_with_a_word_whatever_was_asked_before
 AB = 'start: "ab" "c"?'
 
 
+@pytest.mark.parametrize("foreign", [len(TOKENS), len(TOKENS) + 1, 2**32 - 1])
+def test_drafts_that_are_no_tokens_lie_on_no_path_and_break_nothing(foreign: int) -> None:
+    state = SHARED.state(settings(AB))
+    assert state is not None
+    assert state.reach(array("I", [*PROMPT, 0, foreign, 1])) == len(PROMPT) + 1
+    assert np.flatnonzero(state.allowed(array("I", [*PROMPT, 0]))).tolist() == [1, 4]
+    assert np.flatnonzero(state.allowed(array("I", [*PROMPT, 3]))).tolist() == [2, STOP]
+
+
 def test_the_end_is_allowed_where_the_grammar_may_end_and_nowhere_else() -> None:
     assert allowed(settings(AB)) == [0, 3, 5]
     assert allowed(settings(AB), [3]) == [2, STOP]
