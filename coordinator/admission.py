@@ -59,27 +59,31 @@ class Admitted(Generation):
     prediction_token_ids: tuple[int, ...] = ()
 
 
-async def encode_prompt(tokenizer: Tokenizer, request: GenerationRequest) -> tuple[int, ...]:
+async def encode_prompt(
+    tokenizer: Tokenizer, request: GenerationRequest, max_model_len: int
+) -> tuple[int, ...]:
     """The prompt in tokens, off the event loop; raises `InvalidRequest`."""
     prompt = request.prompt
     token_ids: tuple[int, ...]
     if isinstance(prompt, str):
-        token_ids = await asyncio.to_thread(tokenizer.encode, prompt)
+        token_ids = await asyncio.to_thread(tokenizer.encode, prompt, max_model_len)
     elif _is_chat(prompt):
-        token_ids = await asyncio.to_thread(tokenizer.encode_chat, prompt)
+        token_ids = await asyncio.to_thread(tokenizer.encode_chat, prompt, max_model_len)
     else:
         token_ids = tuple(item for item in prompt if isinstance(item, int))
-        check_token_ids("prompt", token_ids, tokenizer.vocab_size)
+        await asyncio.to_thread(check_token_ids, "prompt", token_ids, tokenizer.vocab_size)
     if not token_ids:
         raise InvalidRequest("prompt: has no tokens; expected at least one", "prompt")
     return token_ids
 
 
-async def encode_prediction(tokenizer: Tokenizer, request: GenerationRequest) -> tuple[int, ...]:
+async def encode_prediction(
+    tokenizer: Tokenizer, request: GenerationRequest, max_model_len: int
+) -> tuple[int, ...]:
     """The prediction in tokens, off the event loop; raises `InvalidRequest`."""
     if not request.prediction:
         return ()
-    return await asyncio.to_thread(tokenizer.encode_prediction, request.prediction)
+    return await asyncio.to_thread(tokenizer.encode_prediction, request.prediction, max_model_len)
 
 
 def _is_chat(

@@ -99,14 +99,15 @@ class Generator:
         drafters = {w.info.drafter if w.info else None for w in self._pool.drafts}
         check_values(request, tokenizer.vocab_size)
         check_speculation(request.speculation, drafters)
-        prompt_token_ids = await encode_prompt(tokenizer, request)
+        prompt_token_ids = await encode_prompt(tokenizer, request, model.max_model_len)
+        prediction_token_ids = await encode_prediction(tokenizer, request, model.max_model_len)
         generation = Admitted(
             request=request,
             prompt_token_ids=prompt_token_ids,
             seed=secrets.randbits(64) if request.seed is None else request.seed,
             max_tokens=token_limit(request, len(prompt_token_ids), model.max_model_len),
             created=int(time.time()),
-            prediction_token_ids=await encode_prediction(tokenizer, request),
+            prediction_token_ids=prediction_token_ids,
         )
         generation.lease = await self._store.open(generation)
         return generation
@@ -122,7 +123,7 @@ class Generator:
         It must be the one `expected`, if that is given. Raises `NotFound`, `InvalidRequest`,
         `Overloaded` or `Unavailable`.
         """
-        tokenizer, _ = self._must_be_ready()
+        tokenizer, model = self._must_be_ready()
         self._must_have_room(len(resume_from))
         resumption = await self._store.takeover(request_id)
         if resumption is None:
@@ -130,8 +131,12 @@ class Generator:
         admitted = resumption.generation
         check_resume_from(resume_from, admitted, len(resumption.token_ids))
         if expected is not None:
-            expected = replace(expected, prompt=await encode_prompt(tokenizer, expected))
+            prompt = await encode_prompt(tokenizer, expected, model.max_model_len)
+            expected = replace(expected, prompt=prompt)
             check_same(expected, admitted)
+        prediction_token_ids = await encode_prediction(
+            tokenizer, admitted.request, model.max_model_len
+        )
         return Admitted(
             request=admitted.request,
             prompt_token_ids=admitted.prompt_token_ids,
@@ -144,7 +149,7 @@ class Generator:
             recorded_finish=resumption.finish_reason,
             placement=resumption.placement,
             numerics=frozenset({resumption.placement.numerics} - {""}),
-            prediction_token_ids=await encode_prediction(tokenizer, admitted.request),
+            prediction_token_ids=prediction_token_ids,
         )
 
     async def stream(self, generation: Generation) -> AsyncGenerator[GenerationStep, None]:

@@ -6,6 +6,7 @@ the text is long; the event loop hands them to a thread. Safe to use from severa
 """
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from paceline.errors import InvalidConfig, InvalidRequest
 from paceline.token_bytes import read_token_bytes
 
 ROLES = ("system", "user", "assistant")
+
+NO_LIMIT = sys.maxsize
 
 
 class Tokenizer:
@@ -41,24 +44,28 @@ class Tokenizer:
         self._special_tokens = _special_tokens(config)
         self._backend = _backend(contents, config, self._special_tokens)
         self._bytes = read_token_bytes(contents["tokenizer.json"], self._backend)
+        self._longest = max(map(len, self._backend.get_vocab(with_added_tokens=True)))
         self.vocab_size = len(self._bytes)
         self.eos_token_ids = self._eos_token_ids(_parsed(contents, "generation_config.json"))
         source = _chat_template_source(contents, config)
         self._chat_template = ChatTemplate(source, self._special_tokens) if source else None
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, max_tokens: int = NO_LIMIT) -> tuple[int, ...]:
         """The ids of a text as it is, with the tokens that the model expects around any text.
 
         Raises:
-            InvalidRequest: the text is not valid Unicode.
+            InvalidRequest: the text is not valid Unicode, or longer than `max_tokens` can say.
         """
-        return self._encode(text, "prompt", add_special_tokens=True)
+        return self._encode(text, "prompt", max_tokens, add_special_tokens=True)
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+    def encode_chat(
+        self, messages: Sequence[ChatMessage], max_tokens: int = NO_LIMIT
+    ) -> tuple[int, ...]:
         """The ids of a conversation up to where the next answer begins.
 
         Raises:
-            InvalidRequest: there is no chat template, or the conversation does not fit it.
+            InvalidRequest: there is no chat template, the conversation does not fit it, or is
+                longer than `max_tokens` can say.
         """
         if self._chat_template is None:
             raise InvalidRequest(
@@ -75,15 +82,15 @@ class Tokenizer:
                 )
         # The template writes the special tokens itself.
         rendered = self._chat_template.render(messages)
-        return self._encode(rendered, "messages", add_special_tokens=False)
+        return self._encode(rendered, "messages", max_tokens, add_special_tokens=False)
 
-    def encode_prediction(self, text: str) -> tuple[int, ...]:
+    def encode_prediction(self, text: str, max_tokens: int = NO_LIMIT) -> tuple[int, ...]:
         """The ids that an answer with this text would most likely have.
 
         Raises:
-            InvalidRequest: the text is not valid Unicode.
+            InvalidRequest: the text is not valid Unicode, or longer than `max_tokens` can say.
         """
-        return self._encode(text, "prediction", add_special_tokens=False)
+        return self._encode(text, "prediction", max_tokens, add_special_tokens=False)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What a token adds to a text; nothing when it is special or out of range."""
@@ -93,7 +100,16 @@ class Tokenizer:
         """The text of tokens that follow a prompt, special tokens left out."""
         return b"".join(map(self.token_bytes, token_ids)).decode(errors="replace")
 
-    def _encode(self, text: str, field: str, add_special_tokens: bool) -> tuple[int, ...]:
+    def _encode(
+        self, text: str, field: str, max_tokens: int, add_special_tokens: bool
+    ) -> tuple[int, ...]:
+        # Without this, megabytes would be read for seconds only to be refused.
+        if len(text) > max_tokens * self._longest:
+            raise InvalidRequest(
+                f"{field}: has {len(text)} characters, which no {max_tokens} tokens can say; this "
+                f"model takes prompt and answer of up to {max_tokens} tokens together",
+                field,
+            )
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -102,7 +118,9 @@ class Tokenizer:
                 f"{error.start}; expected valid Unicode",
                 field,
             ) from None
-        return tuple(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        # Unlike `encode`, it lets other threads run, the event loop's among them.
+        (found,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return tuple(found.ids)
 
     def _eos_token_ids(self, generation_config: Mapping[str, Any]) -> tuple[int, ...]:
         configured = generation_config.get("eos_token_id")

@@ -12,6 +12,7 @@ from coordinator.admission import (
     check_resume_from,
     check_speculation,
     check_values,
+    encode_prediction,
     encode_prompt,
     sequence_settings,
     token_limit,
@@ -98,17 +99,33 @@ def test_values_at_their_bounds_are_taken(values: dict[str, Any]) -> None:
 
 async def test_a_prompt_is_a_text_ids_or_a_conversation() -> None:
     tokenizer = table_tokenizer()
-    assert await encode_prompt(tokenizer, REQUEST) == (BOS, *b"Hello")
-    assert await encode_prompt(tokenizer, replace(REQUEST, prompt=(1, 2))) == (1, 2)
+    assert await encode_prompt(tokenizer, REQUEST, 4096) == (BOS, *b"Hello")
+    assert await encode_prompt(tokenizer, replace(REQUEST, prompt=(1, 2)), 4096) == (1, 2)
     chat = (ChatMessage("user", "Hi"),)
-    token_ids = await encode_prompt(tokenizer, replace(REQUEST, prompt=chat))
+    token_ids = await encode_prompt(tokenizer, replace(REQUEST, prompt=chat), 4096)
     assert (token_ids[0], *token_ids[2:4]) == (BOS, *b"Hi")
 
 
 @pytest.mark.parametrize("prompt", [(), (1, VOCAB_SIZE), (-1,)])
 async def test_a_prompt_without_tokens_or_with_others_is_refused(prompt: tuple[int, ...]) -> None:
     with pytest.raises(InvalidRequest, match="prompt"):
-        await encode_prompt(table_tokenizer(), replace(REQUEST, prompt=prompt))
+        await encode_prompt(table_tokenizer(), replace(REQUEST, prompt=prompt), 4096)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["a" * 10**6, (ChatMessage("user", "a" * 10**6),), (ChatMessage("user", ""),) * 10**5]
+)
+async def test_a_prompt_that_cannot_fit_is_refused_unread(
+    prompt: str | tuple[ChatMessage, ...],
+) -> None:
+    with pytest.raises(InvalidRequest, match="characters, which no 4096 tokens can say"):
+        await encode_prompt(table_tokenizer(), replace(REQUEST, prompt=prompt), 4096)
+
+
+async def test_a_prediction_that_cannot_fit_is_refused_unread() -> None:
+    request = replace(REQUEST, prediction="a" * 10**6)
+    with pytest.raises(InvalidRequest, match="prediction: has 1000000 characters"):
+        await encode_prediction(table_tokenizer(), request, 4096)
 
 
 @pytest.mark.parametrize("method", ["auto", "off", "self"])

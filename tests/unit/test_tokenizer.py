@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 import tokenizers
@@ -69,6 +71,25 @@ def test_the_facts_of_the_default_model_are_known() -> None:
     assert smollm2_tokenizer().token_bytes(10813) == b"\xf0\x9f"
     assert smollm2_tokenizer().token_bytes(2) == b""
     assert smollm2_tokenizer().token_bytes(60_000) == b""
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7])
+def test_a_text_of_the_longest_tokens_is_not_too_long(max_tokens: int) -> None:
+    tokenizer = smollm2_tokenizer()
+    longest = max((tokenizer.decode([id]) for id in range(tokenizer.vocab_size)), key=len)
+    assert len(tokenizer.encode(longest * max_tokens, max_tokens)) == max_tokens
+    with pytest.raises(InvalidRequest, match="prompt: has"):
+        tokenizer.encode(longest * max_tokens + longest[0], max_tokens)
+
+
+def test_other_threads_run_while_a_long_text_is_read() -> None:
+    reader = threading.Thread(target=smollm2_tokenizer().encode, args=("hello world " * 100_000,))
+    reader.start()
+    num_turns = 0
+    while reader.is_alive():
+        num_turns += 1
+        time.sleep(0.001)
+    assert num_turns > 20
 
 
 def test_a_model_that_begins_texts_with_a_token_gets_it_once() -> None:
