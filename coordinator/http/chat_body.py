@@ -26,7 +26,7 @@ class MessageBody(Strict):
 class ChatCompletionBody(GenerationBody):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[MessageBody], Field(min_length=1)]
+    messages: Annotated[list[MessageBody], FailFast(), Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
     def to_request(self, new_id: str) -> GenerationRequest:

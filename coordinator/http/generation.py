@@ -3,6 +3,7 @@
 The work for a request ends with its connection, also when the answer is not streamed.
 """
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -55,13 +56,13 @@ class TextGenerator(Protocol):
 
 async def chat_completion(generator: TextGenerator, request: Request) -> Response:
     """Answer a conversation."""
-    body = parse(ChatCompletionBody, await read_body(request))
+    body = await asyncio.to_thread(parse, ChatCompletionBody, await read_body(request))
     return await _respond(generator, request, body, CHAT)
 
 
 async def completion(generator: TextGenerator, request: Request) -> Response:
     """Continue a text."""
-    body = parse(CompletionBody, await read_body(request))
+    body = await asyncio.to_thread(parse, CompletionBody, await read_body(request))
     return await _respond(generator, request, body, COMPLETION)
 
 

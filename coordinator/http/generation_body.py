@@ -48,7 +48,7 @@ class GenerationBody(Strict):
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: StopTexts = ()
-    stop_token_ids: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], FailFast()] = []
     ignore_eos: bool = False
     logit_bias: LogitBiases = ()
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0

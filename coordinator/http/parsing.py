@@ -28,7 +28,12 @@ class Strict(BaseModel):
     @classmethod
     def _as_meant(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            return {name: _whole(value) for name, value in data.items() if value is not None}
+            given = {name: _whole(value) for name, value in data.items() if value is not None}
+            # One that is unknown is enough to refuse; an error for each would take seconds.
+            unknown = [name for name in given if name not in cls.model_fields]
+            for name in unknown[1:]:
+                del given[name]
+            return given
         return data
 
 

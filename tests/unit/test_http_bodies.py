@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from coordinator.http.chat_body import ChatCompletionBody
 from coordinator.http.completion_body import CompletionBody
@@ -239,6 +240,27 @@ def test_the_two_names_of_the_token_limit_may_agree() -> None:
 def test_what_is_no_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRequest, match="^the body is"):
         parse(CompletionBody, data)
+
+
+MANY = 1000
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {f"nope_{index}": 1 for index in range(MANY)},
+        {"speculation": {f"nope_{index}": 1 for index in range(MANY)}},
+        {"messages": [{"role": "nobody", "content": 1}] * MANY},
+        {"stop_token_ids": [-1] * MANY},
+    ],
+)
+def test_a_body_that_is_wrong_all_over_is_refused_for_what_is_wrong_first(
+    values: dict[str, Any],
+) -> None:
+    """Describing every mistake took half a minute for the largest body."""
+    with pytest.raises(ValidationError) as refused:
+        ChatCompletionBody.model_validate(HELLO | values)
+    assert refused.value.error_count() <= 2
 
 
 def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
