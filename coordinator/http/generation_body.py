@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from coordinator.admission import MAX_CHOICES
 from coordinator.http.fields import ContentText, LogitBiases, StopTexts
