@@ -19,11 +19,14 @@ from coordinator.requests import (
     Speculation,
 )
 from coordinator.tokenizer import Tokenizer, check_token_ids
-from paceline.errors import InvalidRequest, Unavailable
+from paceline.errors import InvalidRequest, Unavailable, shown
 from paceline.rounds import AcceptanceRule, SequenceSettings
 
 MAX_STOPS = 4
 """Stop texts of a request, as in the OpenAI API."""
+MAX_STOP_LENGTH = 4096
+"""Characters. What may be the beginning of a stop text is held back."""
+MAX_SESSION_ID_LENGTH = 256
 MAX_SPECULATIVE_TOKENS = 64
 MAX_CHOICES = 16
 """Choices of a request: as many sequences, which share the workers with everybody else's."""
@@ -127,7 +130,17 @@ def check_values(request: GenerationRequest, vocab_size: int) -> None:
         f"0 to {MAX_SPECULATIVE_TOKENS}",
     )
     _check(len(request.stop) <= MAX_STOPS, "stop", len(request.stop), f"up to {MAX_STOPS} texts")
-    _check("" not in request.stop, "stop", "", "texts that are not empty")
+    for text in request.stop:
+        _check(0 < len(text) <= MAX_STOP_LENGTH, "stop", text, f"1 to {MAX_STOP_LENGTH} characters")
+    session_id = request.session_id
+    _check(
+        len(session_id) <= MAX_SESSION_ID_LENGTH,
+        "session_id",
+        session_id,
+        f"up to {MAX_SESSION_ID_LENGTH} characters",
+    )
+    number = len(request.stop_token_ids)
+    _check(number <= vocab_size, "stop_token_ids", f"{number} ids", f"up to {vocab_size} ids")
     for token_id in request.stop_token_ids:
         _check(0 <= token_id < vocab_size, "stop_token_ids", token_id, f"ids below {vocab_size}")
     for token_id, bias in request.logit_bias:
@@ -137,7 +150,7 @@ def check_values(request: GenerationRequest, vocab_size: int) -> None:
 
 def _check(is_right: bool, field: str, value: object, expected: str) -> None:
     if not is_right:
-        raise InvalidRequest(f"{field}: is {value!r}; expected {expected}", field)
+        raise InvalidRequest(f"{field}: is {shown(value)}; expected {expected}", field)
 
 
 def check_speculation(speculation: Speculation, drafters: Collection[str | None]) -> None:
@@ -149,11 +162,11 @@ def check_speculation(speculation: Speculation, drafters: Collection[str | None]
     if speculation.method not in known:
         if None in drafters:
             raise Unavailable(
-                f"speculation.method: no draft worker of method {speculation.method!r} has "
+                f"speculation.method: no draft worker of method {shown(speculation.method)} has "
                 "answered yet, and not all have; try again later"
             )
         raise InvalidRequest(
-            f"speculation.method: {speculation.method!r} is not served here; expected one of "
+            f"speculation.method: {shown(speculation.method)} is not served here; expected one of "
             f"{', '.join(known)}",
             "speculation.method",
         )

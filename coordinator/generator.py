@@ -39,7 +39,7 @@ from coordinator.router import Router
 from coordinator.speculation_policies import SpeculationPolicies
 from coordinator.status import unready_reason, worker_statuses
 from coordinator.tokenizer import Tokenizer
-from paceline.errors import InvalidRequest, NotFound, Overloaded, Unavailable
+from paceline.errors import InvalidRequest, NotFound, Overloaded, Unavailable, shown
 from paceline.rounds import WorkerInfo
 from paceline.workers import WorkerLost
 from paceline.workers.pool import WorkerPool
@@ -127,7 +127,7 @@ class Generator:
         self._must_have_room(len(resume_from))
         resumption = await self._store.takeover(request_id)
         if resumption is None:
-            raise NotFound(f"request_id: no request {request_id!r} is on record", "request_id")
+            raise NotFound(f"request_id: no request {shown(request_id)} is on record", "request_id")
         admitted = resumption.generation
         check_resume_from(resume_from, admitted, len(resumption.token_ids))
         if expected is not None:

@@ -30,7 +30,7 @@ from coordinator.record_scripts import (
 )
 from coordinator.records import Lease, Placement, Resumption, fresh_epoch
 from coordinator.requests import FinishReason, Generation
-from paceline.errors import Unavailable
+from paceline.errors import Unavailable, shown
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +176,8 @@ class SharedStore:
 
     def _cannot_tell(self, request_id: str) -> NoReturn:
         raise Unavailable(
-            f"The record of request_id {request_id!r} cannot be looked up, since the session store "
-            f"is {self.status}; try again in a second.",
+            f"The record of request_id {shown(request_id)} cannot be looked up, since the "
+            f"session store is {self.status}; try again in a second.",
             retry_after_s=_PROBE_INTERVAL_S,
         )
 

@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from coordinator.chat_template import ChatTemplate
 from coordinator.requests import ChatMessage
-from paceline.errors import InvalidConfig, InvalidRequest
+from paceline.errors import InvalidConfig, InvalidRequest, shown
 from paceline.token_bytes import read_token_bytes
 
 ROLES = ("system", "user", "assistant")
@@ -76,7 +76,7 @@ class Tokenizer:
         for index, message in enumerate(messages):
             if message.role not in ROLES:
                 raise InvalidRequest(
-                    f"messages[{index}].role is {message.role!r}; expected one of "
+                    f"messages[{index}].role is {shown(message.role)}; expected one of "
                     f"{', '.join(ROLES)}",
                     f"messages[{index}].role",
                 )

@@ -10,6 +10,14 @@
 Every message is a sentence that names the field or key, its value and what was expected.
 """
 
+_MAX_SHOWN = 100
+
+
+def shown(value: object) -> str:
+    """A value as a message tells it, cut to a length that fits there (gRPC drops longer ones)."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
 
 class PacelineError(Exception):
     """Base of all errors below."""

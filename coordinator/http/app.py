@@ -15,7 +15,7 @@ from coordinator.http.request_ids import RequestIds
 from coordinator.http.wire import ClientGone, json_response
 from coordinator.metrics import Metrics
 from paceline import __version__
-from paceline.errors import NotFound, PacelineError
+from paceline.errors import NotFound, PacelineError, shown
 from paceline.rounds import PROTOCOL_MAJOR, PROTOCOL_MINOR
 
 
@@ -59,7 +59,7 @@ def _add_openai_routes(app: FastAPI, generator: TextGenerator) -> None:
     @app.get("/v1/models/{model:path}")
     async def model(model: str) -> Response:
         if not model or model != generator.model_name:
-            raise NotFound(f"model: {model!r} is not served here", "model")
+            raise NotFound(f"model: {shown(model)} is not served here", "model")
         return json_response(model_card())
 
 

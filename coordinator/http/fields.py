@@ -5,9 +5,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-MAX_STOP_STRINGS = 4
-MAX_STOP_LENGTH = 4096
-"""Characters. What may be the beginning of a stop string is held back."""
+from coordinator.admission import MAX_STOP_LENGTH, MAX_STOPS
 
 _MAX_SHOWN = 60
 
@@ -17,8 +15,8 @@ def stop_texts(value: object) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise ValueError("expected a text or a list of texts")
-    if len(texts) > MAX_STOP_STRINGS:
-        raise ValueError(f"expected at most {MAX_STOP_STRINGS} texts")
+    if len(texts) > MAX_STOPS:
+        raise ValueError(f"expected at most {MAX_STOPS} texts")
     if not all(0 < len(text) <= MAX_STOP_LENGTH for text in texts):
         raise ValueError(f"expected texts of 1 to {MAX_STOP_LENGTH} characters")
     return tuple(texts)
@@ -85,9 +83,7 @@ _STOP = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
 StopTexts = Annotated[
     tuple[str, ...],
     BeforeValidator(stop_texts),
-    WithJsonSchema(
-        {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS}]}
-    ),
+    WithJsonSchema({"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}),
 ]
 
 LogitBiases = Annotated[

@@ -21,7 +21,7 @@ from coordinator.http.parsing import parse
 from coordinator.http.resuming import event_id, naming_the_header, resumed_from
 from coordinator.http.wire import json_response, read_body, while_connected
 from coordinator.requests import Generation, GenerationRequest, GenerationStep, ServiceStatus
-from paceline.errors import NotFound
+from paceline.errors import NotFound, shown
 
 
 class TextGenerator(Protocol):
@@ -143,7 +143,7 @@ def _check_model(generator: TextGenerator, model: str | None) -> None:
     """Without a target nothing is known yet, and `prepare` says so."""
     served = generator.model_name
     if served and model is not None and model != served:
-        raise NotFound(f"model: {model!r} is not served here; expected {served!r}", "model")
+        raise NotFound(f"model: {shown(model)} is not served here; expected {served!r}", "model")
 
 
 def is_store_degraded(status: ServiceStatus) -> bool:

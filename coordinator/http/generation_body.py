@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import FailFast, Field
 
-from coordinator.admission import MAX_CHOICES
+from coordinator.admission import MAX_CHOICES, MAX_SESSION_ID_LENGTH
 from coordinator.http.fields import ContentText, LogitBiases, StopTexts
 from coordinator.http.parsing import Strict
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
@@ -59,7 +59,7 @@ class GenerationBody(Strict):
     return_token_ids: bool = False
     prediction: PredictionBody | None = None
     speculation: SpeculationBody = SpeculationBody()
-    session_id: Annotated[str, Field(min_length=1, max_length=256)] = ""
+    session_id: Annotated[str, Field(min_length=1, max_length=MAX_SESSION_ID_LENGTH)] = ""
     user: str | None = None
     safety_identifier: str | None = None
     """Like `user`, who is asking, for the client's own books: it asks for nothing."""

@@ -255,3 +255,29 @@ async def test_a_coordinator_that_drains_takes_nothing_new(running: Cluster) -> 
     await running.generator.drain(1.0)
     with pytest.raises(Unavailable, match="shutting down"):
         await running.generator.prepare(request())
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        message(request_id=LONG),
+        message(session_id=LONG),
+        message(stop=[LONG]),
+        message(speculation=pb.Speculation(method=LONG)),
+        message(speculation=pb.Speculation(acceptance_rule=LONG)),
+        message(prompt=None, chat=pb.Chat(messages=[pb.ChatMessage(role=LONG, content="a")])),
+        message(prompt=LONG),
+        pb.GenerateRequest(request_id=LONG, resume_from=[0]),
+    ],
+)
+async def test_what_is_refused_for_a_long_value_is_told_in_a_short_message(
+    asked: pb.GenerateRequest, stub: CoordinatorServiceStub
+) -> None:
+    """gRPC drops a message of more than some kilobytes, and the status with it."""
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await parts_of(stub.Generate(asked))
+    assert refused.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+    assert len(refused.value.details()) < 300

@@ -59,6 +59,9 @@ def by_method(method: str) -> Speculation:
         ("seed", 2**64),
         ("stop", ("a",) * 5),
         ("stop", ("a", "")),
+        ("stop", ("a" * 4097,)),
+        ("session_id", "a" * 257),
+        ("stop_token_ids", (3,) * (VOCAB_SIZE + 1)),
         ("stop_token_ids", (3, VOCAB_SIZE)),
         ("stop_token_ids", (-1,)),
         ("logit_bias", ((VOCAB_SIZE, 1.0),)),
@@ -91,6 +94,7 @@ def test_a_number_of_drafts_out_of_bounds_is_refused_by_name(number: int) -> Non
         {"temperature": 2.0, "seed": 2**64 - 1, "stop": ("a", "b", "c", "d")},
         {"stop_token_ids": (0, 260), "logit_bias": ((0, -100.0), (260, 100.0))},
         {"speculation": Speculation("off", 0), "request_id": "~" * 128},
+        {"stop": ("a" * 4096,), "session_id": "a" * 256, "stop_token_ids": (3,) * VOCAB_SIZE},
     ],
 )
 def test_values_at_their_bounds_are_taken(values: dict[str, Any]) -> None:
