@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Protocol
 
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
+from paceline.engine.settings_checks import unusable
 from paceline.rounds import (
     Drafts,
     ProposeResult,
@@ -96,6 +97,9 @@ class Proposer:
     def accept(self, round: ProposeRound) -> ProposeResult | None:
         """Place a round; an answer at once means that it needs no step."""
         self._waiting.pop(round.sequence_id, None)
+        error = unusable(round.settings) if round.settings is not None else None
+        if error is not None:
+            return ProposeResult(round.sequence_id, round.round, error=error)
         sequence = self._drafter.table.sync(round.sequence_id, round.span, round.settings)
         if isinstance(sequence, Held):
             return ProposeResult(round.sequence_id, round.round, held=sequence.num_tokens)

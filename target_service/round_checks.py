@@ -6,6 +6,7 @@ Pure: no model, no network, no state.
 from collections.abc import Iterable, Sequence
 
 from paceline.engine.draws import is_support_of
+from paceline.engine.settings_checks import unusable
 from paceline.rounds import (
     NO_DRAFTS,
     Drafts,
@@ -35,7 +36,7 @@ def refusal(round: VerifyRound, vocab_size: int, max_length: int) -> RoundError 
             f"holds sequences of up to {max_length}."
         )
         return RoundError(RoundErrorReason.TOO_LONG, message)
-    return None
+    return unusable(round.settings) if round.settings is not None else None
 
 
 def misplaced(

@@ -1,8 +1,10 @@
 """What the verifier refuses and survives: nonsense, full pools, failed passes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from fakes import ScriptedDrafter
 from sequence_owner import (
     GREEDY,
     PROMPT,
@@ -13,7 +15,8 @@ from sequence_owner import (
     new_verifier,
 )
 
-from paceline.rounds import Drafts, RoundErrorReason, TokenLog, TokenSpan, VerifyRound
+from draft_service.proposer import Proposer
+from paceline.rounds import Drafts, ProposeRound, RoundErrorReason, TokenLog, TokenSpan, VerifyRound
 
 
 def refusal(owner: Owner, round: VerifyRound) -> tuple[RoundErrorReason, str]:
@@ -63,6 +66,35 @@ def test_a_sequence_larger_than_pool_or_context_is_refused_by_name(room: dict[st
     owner.settings = replace(GREEDY, max_length=16)
     owner.ask(max_new_tokens=20)
     assert owner.said == owner.expected
+
+
+NAN, INF = float("nan"), float("inf")
+UNUSABLE: list[dict[str, Any]] = [
+    *({"temperature": value} for value in (NAN, INF, -5e-324)),
+    *({"top_p": value} for value in (NAN, -0.5, 1.5)),
+    *({"min_p": value} for value in (NAN, 1.5, INF)),
+    *({"presence_penalty": value} for value in (NAN, -INF)),
+    *({"frequency_penalty": value} for value in (NAN, -INF)),
+    *({"repetition_penalty": value} for value in (NAN, -1.0, INF)),
+    *({"logit_bias": ((3, value),)} for value in (NAN, INF)),
+]
+
+
+@pytest.mark.parametrize("changes", UNUSABLE, ids=str)
+def test_settings_that_are_no_numbers_to_count_with_are_refused_by_name(
+    changes: dict[str, Any],
+) -> None:
+    owner = Owner(new_verifier())
+    settings = replace(SEEDED, **changes)
+    reason, message = refusal(owner, VerifyRound("a", 1, owner.log.span(0), settings=settings))
+    assert reason is RoundErrorReason.INVALID_ARGUMENT
+    assert message.startswith(f"settings.{next(iter(changes))}: is ")
+    assert "expected" in message
+    proposer = Proposer(ScriptedDrafter(()), 6)
+    proposed = proposer.accept(ProposeRound("a", 1, owner.log.span(0), 3, settings))
+    assert proposed is not None
+    assert proposed.error is not None
+    assert proposed.error.message == message
 
 
 def test_what_is_not_held_is_asked_for() -> None:
