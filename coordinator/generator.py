@@ -12,6 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from coordinator.admission import (
+    MAX_CHOICES,
     Admitted,
     Limits,
     check_resume_from,
@@ -124,7 +125,7 @@ class Generator:
         `Overloaded` or `Unavailable`.
         """
         tokenizer, model = self._must_be_ready()
-        self._must_have_room(len(resume_from))
+        self._must_have_room(min(len(resume_from), MAX_CHOICES))
         resumption = await self._store.takeover(request_id)
         if resumption is None:
             raise NotFound(f"request_id: no request {shown(request_id)} is on record", "request_id")

@@ -9,7 +9,7 @@ short, and elsewhere it takes three. Plain Python: knows no network and no text.
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from coordinator.decode_loop import Committed, RoundPlan
 from coordinator.decode_loop import Speculation as Policy
@@ -23,6 +23,8 @@ NEARBY = 4
 """Tokens behind the place where the answer left the prediction, where one token tells a place."""
 MAX_MATCH = 16
 """Longer matches are not told apart."""
+MAX_PLACES = 256
+"""Places that one search looks at, which keeps the event loop free whatever a client predicts."""
 LOOK_AGAIN_TOKENS = 2
 """For how many tokens the target goes on alone before the place is looked for again; a fourth of
 those since the answer left the prediction, when that is more."""
@@ -33,6 +35,7 @@ class Prediction:
 
     def __init__(self, token_ids: Sequence[int]) -> None:
         self._token_ids = array("I", token_ids)
+        self._bytes = self._token_ids.tobytes()
         self._place: int | None = 0
         """Index of the token that follows; None: the answer is somewhere else."""
         self._left_at = 0
@@ -72,19 +75,27 @@ class Prediction:
 
     def _find(self, answer: "array[int]") -> int | None:
         """Behind the longest match of the last tokens; of equal ones the nearest, ahead first."""
-        found: list[tuple[int, bool, int, int]] = []
-        for place in self._places_behind(answer[-1]):
-            length = self._match_length(place, answer)
-            distance = place - self._left_at
-            if length >= MIN_MATCH or 0 <= distance <= NEARBY:
-                found.append((length, distance >= 0, -abs(distance), place))
-        return max(found)[-1] if found else None
+        ahead = range(max(self._left_at, 1), self._left_at + NEARBY + 1)
+        places = {place for place in ahead if self._token_ids[place - 1 : place] == answer[-1:]}
+        places.update(islice(self._places_behind(answer[-MIN_MATCH:]), MAX_PLACES))
 
-    def _places_behind(self, token_id: int) -> Iterator[int]:
-        place = 0
-        for _ in range(self._token_ids.count(token_id)):
-            place = self._token_ids.index(token_id, place) + 1
-            yield place
+        def rank(place: int) -> tuple[int, bool, int]:
+            distance = place - self._left_at
+            return self._match_length(place, answer), distance >= 0, -abs(distance)
+
+        return max(places, key=rank, default=None)
+
+    def _places_behind(self, tokens: "array[int]") -> Iterator[int]:
+        """Where `MIN_MATCH` tokens stand, those ahead first."""
+        if len(tokens) < MIN_MATCH:
+            return
+        pattern, size = tokens.tobytes(), tokens.itemsize
+        middle = self._left_at * size
+        for start, end in ((middle, len(self._bytes)), (0, middle + len(pattern) - 1)):
+            while (found := self._bytes.find(pattern, start, end)) >= 0:
+                if found % size == 0:
+                    yield found // size + len(tokens)
+                start = found + 1
 
     def _match_length(self, place: int, answer: "array[int]") -> int:
         """How many of the last tokens stand before `place`, up to `MAX_MATCH`."""

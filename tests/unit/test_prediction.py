@@ -1,5 +1,6 @@
 """Drafts out of a prediction: where they come from, and that they change nothing."""
 
+from array import array
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from plain_text import plain_text
 from virtual_time import run_virtually
 
 from coordinator.decode_loop import Committed, decode
-from coordinator.prediction import NEARBY, PredictedSpeculation, Prediction
+from coordinator.prediction import MAX_PLACES, NEARBY, PredictedSpeculation, Prediction
 from coordinator.sequence import Sequence
 from coordinator.speculation import (
     AdaptiveSpeculation,
@@ -90,6 +91,21 @@ def test_the_longest_match_wins_and_of_equal_ones_the_nearest_ahead() -> None:
     assert places(prediction, [1, 2, 3, 4, 5, 6, 7])[-1][0] == 80
     assert places(prediction, [1, 2, 3, 4, 5, 6, 7, 80, 9, 1, 2, 3])[-1][0] == 200
     assert places(prediction, [1, 2, 3, 4, 5, 6, 7, 80, 9, 5, 6, 7])[-1][0] == 80
+
+
+def test_a_prediction_without_end_is_searched_within_bounds() -> None:
+    class Counting(Prediction):
+        num_looked_at = 0
+
+        def _match_length(self, place: int, answer: "array[int]") -> int:
+            self.num_looked_at += 1
+            return super()._match_length(place, answer)
+
+    prediction = Counting([5, 6, 7] * 100_000)
+    sequence = Sequence(SequenceSettings(max_length=100), TokenLog.of([1]), 1)
+    sequence.log.token_ids.extend([9, 5, 6, 7])
+    assert list(prediction.drafts(sequence, 2).token_ids) == [5, 6]
+    assert 0 < prediction.num_looked_at <= MAX_PLACES + NEARBY + 1
 
 
 def test_an_answer_of_its_own_gets_no_drafts() -> None:
