@@ -140,7 +140,7 @@ def check_values(request: GenerationRequest, vocab_size: int) -> None:
         f"up to {MAX_SESSION_ID_LENGTH} characters",
     )
     number = len(request.stop_token_ids)
-    _check(number <= vocab_size, "stop_token_ids", f"{number} ids", f"up to {vocab_size} ids")
+    _check(number <= vocab_size, "stop_token_ids", number, f"up to {vocab_size} ids")
     for token_id in request.stop_token_ids:
         _check(0 <= token_id < vocab_size, "stop_token_ids", token_id, f"ids below {vocab_size}")
     for token_id, bias in request.logit_bias:

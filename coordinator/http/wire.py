@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
@@ -45,6 +45,7 @@ async def read_body(request: Request) -> bytes:
 
     Raises:
         HTTPException: it is something else (415) or too large (413).
+        ClientGone: the client left before it was complete.
     """
     media_type = request.headers.get("content-type", "")
     if media_type.partition(";")[0].strip().lower() != "application/json":
@@ -56,10 +57,13 @@ async def read_body(request: Request) -> bytes:
     if length.isdigit() and int(length) > MAX_BODY_BYTES:
         raise too_large
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise too_large
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
+                raise too_large
+    except ClientDisconnect:
+        raise ClientGone from None
     return bytes(body)
 
 

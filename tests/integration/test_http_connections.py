@@ -35,6 +35,21 @@ async def test_work_ends_at_once_when_the_client_leaves(service: Service, stage:
     assert answer["choices"][0]["message"]["content"] == "fine"
 
 
+async def test_a_client_that_leaves_before_its_body_is_complete_is_no_error(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = service.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n")
+    writer.write(b"content-type: application/json\r\ncontent-length: 100\r\n\r\n{")
+    await writer.drain()
+    await service.post(CHAT)
+    writer.close()
+    assert await reader.read() == b""
+    await service.post(CHAT)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_the_work_of_a_completed_request_has_ended(service: Service) -> None:
     for stream in (False, True):
         service.generator.closed.clear()
