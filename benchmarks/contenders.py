@@ -16,7 +16,8 @@ from transformers.generation.streamers import BaseStreamer
 
 from paceline.cli.api import Answer, CoordinatorApi
 from paceline.engine.model import LanguageModel
-from paceline.rounds import SequenceSettings, TokenLog, VerifyRound
+from paceline.rounds import SequenceSettings, VerifyRound
+from paceline.token_log import TokenLog
 from target_service.verifier import Verifier, VerifierLimits
 
 Prompt = Sequence[int]

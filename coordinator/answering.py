@@ -21,7 +21,7 @@ from coordinator.speculation_policies import SpeculationPolicies
 from coordinator.text_stream import TextStream
 from coordinator.tokenizer import Tokenizer
 from paceline.errors import InvalidRequest, Unavailable
-from paceline.rounds import TokenLog
+from paceline.token_log import TokenLog
 
 
 class Answering:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from coordinator.sequence import DraftLink, DraftWorker, Sequence, TargetLink, TargetWorker
 from paceline.errors import Unavailable
-from paceline.rounds import NO_DRAFTS, Drafts, RoundTiming, TokenLogprobs
+from paceline.rounds import NO_DRAFTS, Drafts, Features, RoundTiming, TokenLogprobs
 from paceline.workers import WorkerLost
 
 MAX_LOSSES = 8
@@ -109,8 +109,9 @@ async def decode(
             proposal = await drafting.propose(plan)
             drafts = proposal.drafts if proposal else NO_DRAFTS
             max_new_tokens = 1 if proposal else plan.max_new_tokens
+            asked = target.verify(drafts, max_new_tokens, features_from=drafting.features_from)
             try:
-                async with aclosing(target.verify(drafts, max_new_tokens)) as results:
+                async with aclosing(asked) as results:
                     sent = perf_counter()
                     async for result in results:
                         now = perf_counter()
@@ -128,6 +129,7 @@ async def decode(
                         )
                         sent, last, proposal = now, now, None
                         num_losses = 0 if committed.token_ids else num_losses
+                        drafting.feed(result.features)
                         speculation.observe(sequence, committed)
                         yield committed
             except WorkerLost as loss:
@@ -158,6 +160,16 @@ class _Drafting:
         self._link: DraftLink | None = None
         self._warm_up: asyncio.Task[ProposeOutcome] | None = None
 
+    @property
+    def features_from(self) -> int | None:
+        """Where the features begin that the draft lacks; None when none are wanted."""
+        return None if self._link is None else self._link.features_from
+
+    def feed(self, features: Features | None) -> None:
+        """What the target was asked for by `features_from`."""
+        if self._link is not None:
+            self._link.feed(features)
+
     async def propose(self, plan: RoundPlan) -> ProposeOutcome | None:
         """Drafts for the next round; None when none are asked for or nobody can make any.
 
@@ -187,10 +199,14 @@ class _Drafting:
         return outcome
 
     def _begin(self, worker: DraftWorker | None) -> None:
-        """Let a draft read the sequence so far, while the target does something else."""
+        """Let a draft read the sequence so far, while the target does something else.
+
+        One that is fed with features could do nothing with it before it has some.
+        """
         if worker is not None:
             self._link = DraftLink(self._sequence, worker)
-            self._warm_up = asyncio.create_task(self._ask(self._link, 1))
+            if not worker.wants_features:
+                self._warm_up = asyncio.create_task(self._ask(self._link, 1))
 
     async def _ask(self, link: DraftLink, num_speculative_tokens: int) -> ProposeOutcome:
         sent = perf_counter()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from coordinator.records import Placement
 from coordinator.sequence import DraftWorker, TargetWorker
 from paceline.errors import Unavailable
-from paceline.rounds import TokenLog
+from paceline.token_log import TokenLog
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from coordinator.decode_loop import Workers, another_target
 from coordinator.sequence import Sequence, TargetLink
-from paceline.rounds import NO_DRAFTS, SequenceSettings, TokenLog, TokenLogprobs
+from paceline.rounds import NO_DRAFTS, SequenceSettings, TokenLogprobs
+from paceline.token_log import TokenLog
 from paceline.workers import WorkerLost
 
 
@@ -43,7 +44,7 @@ async def score(
 
 async def _ask(target: TargetLink, score_from: int) -> list[TokenLogprobs]:
     scores: list[TokenLogprobs] = []
-    async with aclosing(target.verify(NO_DRAFTS, 1, score_from)) as results:
+    async with aclosing(target.verify(NO_DRAFTS, 1, score_from=score_from)) as results:
         async for result in results:
             num_known = result.start - score_from
             if num_known > len(scores):

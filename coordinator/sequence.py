@@ -14,16 +14,17 @@ from typing import Protocol
 
 from paceline.rounds import (
     Drafts,
+    Features,
     ProposeResult,
     ProposeRound,
     RoundError,
     RoundErrorReason,
     SequenceSettings,
-    TokenLog,
     TokenSpan,
     VerifyResult,
     VerifyRound,
 )
+from paceline.token_log import TokenLog
 from paceline.workers import WorkerLost
 
 MAX_RESENDS = 8
@@ -91,6 +92,10 @@ class TargetWorker(Protocol):
 class DraftWorker(Protocol):
     """What the loop needs of a draft."""
 
+    @property
+    def wants_features(self) -> bool:
+        """Whether it is fed with the target's hidden states."""
+
     def results(self, round: ProposeRound, /) -> AsyncGenerator[ProposeResult, None]:
         """Send a round and yield its result; raises `WorkerLost`."""
 
@@ -131,11 +136,17 @@ class TargetLink(_Link):
         self.worker = worker
 
     async def verify(
-        self, drafts: Drafts, max_new_tokens: int, score_from: int | None = None
+        self,
+        drafts: Drafts,
+        max_new_tokens: int,
+        *,
+        features_from: int | None = None,
+        score_from: int | None = None,
     ) -> AsyncGenerator[VerifyResult, None]:
         """One round; the caller commits each result before it asks for the next.
 
-        With `score_from` nothing is committed: the results are log-probabilities. Raises
+        With `features_from` the last result brings features. With `score_from` nothing is
+        committed: the results are log-probabilities. Raises
         `WorkerLost`, and `RoundRefused` when no target would take the round.
         """
         for _ in range(MAX_RESENDS):
@@ -149,6 +160,7 @@ class TargetLink(_Link):
                 max_new_tokens=max_new_tokens,
                 settings=settings,
                 score_from=score_from,
+                features_from=features_from,
             )
             async with aclosing(self.worker.results(round)) as results:
                 while True:
@@ -187,21 +199,39 @@ class DraftLink(_Link):
     def __init__(self, sequence: Sequence, worker: DraftWorker) -> None:
         super().__init__(sequence)
         self.worker = worker
+        self.features_from = 0 if worker.wants_features else None
+        """Where the features begin that the worker lacks; None when it wants none."""
+        self._features: Features | None = None
+
+    def feed(self, features: Features | None) -> None:
+        """Features of the target, from `features_from` on; they go out with the next proposal."""
+        if features is not None:
+            self._features = features
 
     async def propose(self, num_speculative_tokens: int) -> ProposeResult:
         """One round; raises `WorkerLost` whenever there is no usable proposal."""
+        is_first_try = True
         for _ in range(MAX_RESENDS):
             span, settings = self._span()
             number = self._sequence.next_round()
             round = ProposeRound(
-                self._sequence.sequence_id, number, span, num_speculative_tokens, settings
+                self._sequence.sequence_id,
+                number,
+                span,
+                num_speculative_tokens,
+                settings,
+                features=self._features,
             )
             async with aclosing(self.worker.results(round)) as results:
                 result = await anext(results)
             if result.error is not None:
                 raise WorkerLost(result.error.message)
             if not self._must_resend(span, result.held):
+                self._features, self.features_from = None, result.features_from
+                if not is_first_try and self.features_from is not None:
+                    self.features_from = 0  # it has lost those that it got before
                 return result
+            is_first_try = False
         raise WorkerLost("the draft cannot place the sequence's tokens")
 
     def close(self) -> None:

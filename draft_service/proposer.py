@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
+from paceline.engine.feature_rows import FeatureRows
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.engine.settings_checks import unusable
 from paceline.rounds import (
@@ -87,8 +88,12 @@ class Proposer:
         self,
         drafter: Drafter,
         max_speculative_tokens: int,
+        feature_size: int = 0,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
+        """`feature_size`: numbers per token of the target's hidden states that the drafter is fed
+        with; 0 for none."""
+        self._feature_size = feature_size
         self._drafter = drafter
         self._max_speculative_tokens = max_speculative_tokens
         self._clock = clock
@@ -103,14 +108,28 @@ class Proposer:
         sequence = self._drafter.table.sync(round.sequence_id, round.span, round.settings)
         if isinstance(sequence, Held):
             return ProposeResult(round.sequence_id, round.round, held=sequence.num_tokens)
+        if self._feature_size:
+            try:
+                self._feed(sequence, round)
+            except ValueError as error:
+                refused = RoundError(RoundErrorReason.INVALID_ARGUMENT, str(error))
+                return ProposeResult(round.sequence_id, round.round, error=refused)
         # The target's own token needs the last place, so one less than the room can be accepted.
         room = sequence.settings.max_length - len(sequence.log) - 1
         num_wanted = min(round.num_speculative_tokens, self._max_speculative_tokens, room)
         proposal = Proposal(sequence, num_wanted, is_done=num_wanted < 1 or not len(sequence.log))
         if proposal.is_done:
-            return ProposeResult(round.sequence_id, round.round)
+            features_from = _features_from(sequence)
+            return ProposeResult(round.sequence_id, round.round, features_from=features_from)
         self._waiting[round.sequence_id] = _Pending(round.round, proposal, self._clock())
         return None
+
+    def _feed(self, sequence: EngineSequence, round: ProposeRound) -> None:
+        if sequence.features is None:
+            sequence.features = FeatureRows(self._feature_size)
+        sequence.features.cut(round.span.start)
+        if round.features is not None:
+            sequence.features.add(round.features)
 
     def close(self, sequence_id: str) -> None:
         """The sequence has ended."""
@@ -161,4 +180,14 @@ def _result(sequence_id: str, pending: _Pending, num_sequences: int, now: float)
     )
     proposal = pending.proposal
     drafts = Drafts(tuple(proposal.token_ids), supports=tuple(proposal.supports))
-    return ProposeResult(sequence_id, pending.round, drafts=drafts, timing=timing)
+    return ProposeResult(
+        sequence_id,
+        pending.round,
+        drafts=drafts,
+        timing=timing,
+        features_from=_features_from(proposal.sequence),
+    )
+
+
+def _features_from(sequence: EngineSequence) -> int | None:
+    return None if sequence.features is None else sequence.features.end

@@ -4,11 +4,8 @@ Mirrors `protos/paceline/v1` (`paceline.wire` converts); knows nothing about gRP
 position is its absolute index in the sequence, prompt included.
 """
 
-import hashlib
-import sys
-from array import array
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 PROTOCOL_MAJOR = 1
@@ -123,6 +120,16 @@ class WorkerLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """Hidden states of the target `[num_rows, feature_size]`, half precision, little-endian."""
+
+    start: int
+    """Position of the first token that has a row."""
+    num_rows: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ProposeRound:
     """One sequence that wants up to `num_speculative_tokens` drafts."""
 
@@ -132,6 +139,7 @@ class ProposeRound:
     num_speculative_tokens: int
     settings: SequenceSettings | None = None
     traceparent: str = ""
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,8 @@ class ProposeResult:
     drafts: Drafts = NO_DRAFTS
     timing: RoundTiming = RoundTiming()
     error: RoundError | None = None
+    features_from: int | None = None
+    """Where the features begin that the drafter lacks; None when it is not fed with any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +170,8 @@ class VerifyRound:
     score_from: int | None = None
     """When set, nothing is committed: the log-probabilities of the sequence's own tokens from this
     position on are the answer."""
+    features_from: int | None = None
+    """When set, the last result brings the features from this position on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +205,7 @@ class VerifyResult:
     error: RoundError | None = None
     logprobs: Sequence[TokenLogprobs] = ()
     """One per committed token when the settings ask for them, or one per scored token."""
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,76 +231,8 @@ class WorkerInfo:
     max_speculative_tokens: int = 0
     drafter: str = ""
     pass_costs: tuple[PassCost, ...] = ()
+    feature_layers: tuple[int, ...] = ()
+    """The hidden states that a target keeps, or that a draft is fed with."""
+    feature_size: int = 0
     protocol_major: int = PROTOCOL_MAJOR
     protocol_minor: int = PROTOCOL_MINOR
-
-
-@dataclass(slots=True)
-class TokenLog:
-    """The tokens of a sequence, four bytes each."""
-
-    token_ids: "array[int]" = field(default_factory=lambda: array("I"))
-    """Only `sync` may change what is there; anybody may append."""
-    _num_hashed: int = field(default=0, init=False, compare=False)
-    _hasher: "hashlib.blake2b" = field(
-        default_factory=lambda: _new_hasher(), init=False, compare=False
-    )
-    """Has seen the first `_num_hashed` tokens: a long sequence is not hashed anew every round."""
-
-    @classmethod
-    def of(cls, token_ids: Iterable[int]) -> "TokenLog":
-        """A log of these tokens."""
-        return cls(array("I", token_ids))
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
-
-    def prefix_hash(self, length: int) -> int:
-        """The hash of the first `length` tokens (see tokens.proto)."""
-        if length < self._num_hashed:
-            return prefix_hash(self.token_ids[:length])
-        self._hasher.update(_packed(self.token_ids[self._num_hashed : length]))
-        self._num_hashed = min(length, len(self))
-        return int.from_bytes(self._hasher.digest(), "little")
-
-    def span(self, start: int) -> TokenSpan:
-        """The span that brings a worker which holds `start` tokens up to date."""
-        return TokenSpan(start, self.prefix_hash(start), self.token_ids[start:])
-
-    def sync(self, span: TokenSpan) -> bool:
-        """Apply a span; False, and nothing changed, when what is before it cannot be vouched for.
-
-        That is when it starts behind the end, or when the hash of what is before it differs.
-        """
-        if span.start > len(self) or self.prefix_hash(span.start) != span.prefix_hash:
-            return False
-        self.token_ids[span.start :] = array("I", span.token_ids)
-        if span.start < self._num_hashed:
-            self._num_hashed, self._hasher = 0, _new_hasher()
-        return True
-
-
-def prefix_hash(token_ids: "array[int]") -> int:
-    """BLAKE2b-64 over little-endian 4-byte ids, read as a little-endian integer (tokens.proto)."""
-    hasher = _new_hasher()
-    hasher.update(_packed(token_ids))
-    return int.from_bytes(hasher.digest(), "little")
-
-
-def _new_hasher() -> "hashlib.blake2b":
-    return hashlib.blake2b(digest_size=8)
-
-
-def _packed(token_ids: "array[int]") -> bytes:
-    if sys.byteorder == "big":
-        token_ids = token_ids[:]
-        token_ids.byteswap()
-    return token_ids.tobytes()
-
-
-def common_length(a: "array[int]", b: "array[int]") -> int:
-    """How many leading tokens are equal."""
-    shorter = min(len(a), len(b))
-    if a[:shorter] == b[:shorter]:
-        return shorter
-    return next(i for i in range(shorter) if a[i] != b[i])

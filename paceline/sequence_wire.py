@@ -4,6 +4,7 @@ from paceline.rounds import (
     NO_DRAFTS,
     AcceptanceRule,
     Drafts,
+    Features,
     SequenceSettings,
     Support,
     TokenLogprobs,
@@ -103,6 +104,23 @@ def drafts_from_wire(message: tokens_pb2.Drafts) -> Drafts:
         return NO_DRAFTS
     supports = tuple(Support(tuple(s.token_ids), tuple(s.weights)) for s in message.supports)
     return Drafts(tuple(message.token_ids), tuple(message.parents), supports)
+
+
+def features_to_wire(features: Features | None) -> tokens_pb2.Features | None:
+    """Features as a message; None stays unset."""
+    if features is None:
+        return None
+    return tokens_pb2.Features(start=features.start, num_rows=features.num_rows, data=features.data)
+
+
+def features_from_wire(
+    message: "target_pb2.VerifyResult | draft_pb2.ProposeRound",
+) -> Features | None:
+    """The features of a round or a result; None when it has none."""
+    if not message.HasField("features"):
+        return None
+    features = message.features
+    return Features(features.start, features.num_rows, features.data)
 
 
 def logprobs_to_wire(logprobs: TokenLogprobs) -> tokens_pb2.TokenLogprobs:

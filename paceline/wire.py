@@ -15,6 +15,8 @@ from paceline.rounds import (
 from paceline.sequence_wire import (
     drafts_from_wire,
     drafts_to_wire,
+    features_from_wire,
+    features_to_wire,
     logprobs_from_wire,
     logprobs_to_wire,
     settings_from_wire,
@@ -34,6 +36,7 @@ def propose_round_to_wire(round: ProposeRound) -> draft_pb2.ProposeRound:
         num_speculative_tokens=round.num_speculative_tokens,
         settings=settings_to_wire(round.settings),
         traceparent=round.traceparent,
+        features=features_to_wire(round.features),
     )
 
 
@@ -46,6 +49,7 @@ def propose_round_from_wire(message: draft_pb2.ProposeRound) -> ProposeRound:
         num_speculative_tokens=message.num_speculative_tokens,
         settings=settings_from_wire(message),
         traceparent=message.traceparent,
+        features=features_from_wire(message),
     )
 
 
@@ -58,6 +62,7 @@ def propose_result_to_wire(result: ProposeResult) -> draft_pb2.ProposeResult:
         drafts=drafts_to_wire(result.drafts),
         timing=_timing_to_wire(result.timing),
         error=_error_to_wire(result.error),
+        features_from=result.features_from,
     )
 
 
@@ -70,6 +75,7 @@ def propose_result_from_wire(message: draft_pb2.ProposeResult) -> ProposeResult:
         drafts=drafts_from_wire(message.drafts),
         timing=_timing_from_wire(message.timing),
         error=_error_from_wire(message.error) if message.HasField("error") else None,
+        features_from=message.features_from if message.HasField("features_from") else None,
     )
 
 
@@ -84,6 +90,7 @@ def verify_round_to_wire(round: VerifyRound) -> target_pb2.VerifyRound:
         settings=settings_to_wire(round.settings),
         traceparent=round.traceparent,
         score_from=round.score_from,
+        features_from=round.features_from,
     )
 
 
@@ -98,6 +105,7 @@ def verify_round_from_wire(message: target_pb2.VerifyRound) -> VerifyRound:
         settings=settings_from_wire(message),
         traceparent=message.traceparent,
         score_from=message.score_from if message.HasField("score_from") else None,
+        features_from=message.features_from if message.HasField("features_from") else None,
     )
 
 
@@ -115,6 +123,7 @@ def verify_result_to_wire(result: VerifyResult) -> target_pb2.VerifyResult:
         timing=_timing_to_wire(result.timing),
         error=_error_to_wire(result.error),
         logprobs=map(logprobs_to_wire, result.logprobs),
+        features=features_to_wire(result.features),
     )
 
 
@@ -132,6 +141,7 @@ def verify_result_from_wire(message: target_pb2.VerifyResult) -> VerifyResult:
         timing=_timing_from_wire(message.timing),
         error=_error_from_wire(message.error) if message.HasField("error") else None,
         logprobs=tuple(map(logprobs_from_wire, message.logprobs)),
+        features=features_from_wire(message),
     )
 
 
@@ -175,6 +185,8 @@ def info_to_wire(info: WorkerInfo) -> tokens_pb2.WorkerInfo:
             for c in info.pass_costs
         ],
         instance_id=info.instance_id,
+        feature_layers=info.feature_layers,
+        feature_size=info.feature_size,
     )
 
 
@@ -191,6 +203,8 @@ def info_from_wire(message: tokens_pb2.WorkerInfo) -> WorkerInfo:
         max_speculative_tokens=message.max_speculative_tokens,
         drafter=message.drafter,
         pass_costs=tuple(PassCost(c.rows, c.context, c.milliseconds) for c in message.pass_costs),
+        feature_layers=tuple(message.feature_layers),
+        feature_size=message.feature_size,
         protocol_major=message.protocol_major,
         protocol_minor=message.protocol_minor,
     )

@@ -25,7 +25,9 @@ STOP_GRACE_S = 2.0
 async def serve(settings: TargetSettings) -> None:
     """Run until a signal."""
     thread = device_thread("target-device")
-    loaded = thread.submit(build_worker_model, settings, settings.max_model_len).result()
+    loaded = thread.submit(
+        build_worker_model, settings, settings.max_model_len, settings.feature_layers
+    ).result()
     limits = VerifierLimits(settings.max_batch_tokens, settings.max_speculative_tokens)
     grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.model.vocab_size)
     verifier = Verifier(loaded.model, limits, grammars)
@@ -52,6 +54,8 @@ def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> 
         max_model_len=verifier.max_length,
         max_speculative_tokens=settings.max_speculative_tokens,
         pass_costs=loaded.pass_costs,
+        feature_layers=settings.feature_layers,
+        feature_size=loaded.model.feature_size if settings.feature_layers else 0,
     )
 
 

@@ -26,6 +26,10 @@ class TargetSettings(ServiceSettings):
     """Room for the KV of so many tokens, all sequences together. Unset: chosen from the memory
     that is free after the model is loaded."""
 
+    feature_layers: tuple[int, ...] = ()
+    """Layers whose hidden states are kept for drafters that are fed with them: i for the input of
+    layer i, the number of layers for that of the head. Each takes room like a part of the KV."""
+
     max_batch_tokens: Count = 512
     """Rows of one pass; a longer prompt is cut into chunks of this. More rows make prefill a little
     faster and let running answers wait longer for a new prompt."""

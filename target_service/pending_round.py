@@ -29,6 +29,8 @@ class PendingRound:
     """Tokens still to commit in this round; more than one lets the target go on alone."""
     scoring: Scoring | None = None
     """Set when the round commits nothing but scores what stands there."""
+    features_from: int | None = None
+    """Where the features begin that its last result brings; None for none."""
     arrived_at: float = field(default_factory=perf_counter)
     queue_s: float = 0.0
     compute_s: float = 0.0

@@ -19,6 +19,7 @@ from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.errors import InvalidRequest
 from paceline.rounds import (
     NO_DRAFTS,
+    Features,
     RoundError,
     RoundErrorReason,
     VerifyResult,
@@ -45,6 +46,8 @@ class VerifierLimits:
     """Rows of prefill in a pass; a quarter of it while other sequences decode."""
     max_speculative_tokens: int = 16
     """Drafts checked per sequence and pass; more are trimmed."""
+    feature_window: int = 128
+    """Most tokens whose features are sent at once, the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,9 @@ class Verifier:
         most = min(self._limits.max_speculative_tokens, num_left - 1)
         drafts, known = usable_drafts(round.drafts, most, self._model.vocab_size)
         num_remaining = min(max(round.max_new_tokens, 1), num_left)
-        return PendingRound(sequence, round.round, drafts, known, num_remaining)
+        return PendingRound(
+            sequence, round.round, drafts, known, num_remaining, features_from=round.features_from
+        )
 
     def close(self, sequence_id: str) -> None:
         """The sequence has ended; its room is free at once."""
@@ -250,7 +255,19 @@ class Verifier:
             num_accepted_tokens=acceptance.num_accepted_tokens,
             last=last,
             logprobs=committed_logprobs(acceptance.token_ids, logits, settings),
+            features=self._features(pending) if last else None,
         )
+
+    def _features(self, pending: PendingRound) -> Features | None:
+        """Of the tokens that have been run, which the newest one has not."""
+        kv = pending.sequence.kv
+        if pending.features_from is None or kv is None or not self._model.feature_size:
+            return None
+        start = max(pending.features_from, kv.num_tokens - self._limits.feature_window)
+        if start >= kv.num_tokens:
+            return None
+        rows = self._model.features(kv, start, kv.num_tokens)
+        return Features(start, len(rows), rows.astype("<f2").tobytes())
 
     def _fail(
         self, pending: PendingRound, reason: RoundErrorReason, error: Exception

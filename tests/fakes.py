@@ -48,6 +48,7 @@ class FaultyDevice:
         self._inbox: asyncio.Queue[tuple[_Stream, Any]] = asyncio.Queue()
         self._owners: dict[str, _Stream] = {}
         self.stepper = make_stepper()
+        self.wants_features = False
         self.num_rounds = 0
         self.num_resends = 0
         self._task = asyncio.create_task(self._run())
@@ -153,6 +154,10 @@ class FaultyConnection:
         self._client: RoundClient[Any, Any] | None = None
         self._is_connected = asyncio.Event()
         self._task = asyncio.create_task(self._stay_connected())
+
+    @property
+    def wants_features(self) -> bool:
+        return self._device.wants_features
 
     def results(self, round: Any, /) -> AsyncGenerator[Any, None]:
         if self._client is None:

@@ -12,7 +12,8 @@ from coordinator.sequence import Sequence
 from draft_service.proposer import Drafter, Proposer
 from paceline.engine.grammar import Grammars
 from paceline.engine.table_model import TableLaw, TableModel
-from paceline.rounds import SequenceSettings, TokenLog
+from paceline.rounds import SequenceSettings
+from paceline.token_log import TokenLog
 from target_service.verifier import Verifier, VerifierLimits
 
 VOCAB_SIZE = 12

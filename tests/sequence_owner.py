@@ -8,7 +8,8 @@ from plain_text import plain_text
 
 from paceline.engine.model import Logits, PassSequence
 from paceline.engine.table_model import TableLaw, TableModel
-from paceline.rounds import Drafts, SequenceSettings, TokenLog, VerifyResult, VerifyRound
+from paceline.rounds import Drafts, SequenceSettings, VerifyResult, VerifyRound
+from paceline.token_log import TokenLog
 from target_service.verifier import Verifier, VerifierLimits
 
 VOCAB_SIZE = 16

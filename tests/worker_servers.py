@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from fed_drafter import FedDrafter
+
 from coordinator.admission import Limits
 from coordinator.generator import Generator
 from coordinator.memory_store import MemoryStore
@@ -41,6 +43,8 @@ INFO = WorkerInfo(
     vocab_size=LAW.vocab_size,
     max_model_len=4096,
     max_speculative_tokens=16,
+    feature_layers=(0,),
+    feature_size=2,
 )
 
 AddService = Callable[[Any], None]
@@ -112,20 +116,29 @@ def target_server(
 
 
 def draft_server(drafter: str, law: TableLaw = LAW, **changes: Any) -> WorkerServer:
-    """A draft worker: `prompt-lookup`, or any other name for one that runs a table model."""
-    info = replace(INFO, drafter=drafter, **changes)
+    """A draft worker: `prompt-lookup`, `fed`, or any other name for one that runs a table model."""
+    info = replace(INFO, drafter=drafter)
+    if drafter != "fed":
+        info = replace(info, feature_layers=(), feature_size=0)
+    info = replace(info, **changes)
     if drafter == "prompt-lookup":
         info = replace(info, model="", tokenizer_digest="", vocab_size=0, max_model_len=0)
 
     def build() -> tuple[Proposer, Callable[[DeviceWorker[Any, Any]], AddService]]:
-        is_lookup = drafter == "prompt-lookup"
-        method: Drafter = PromptLookupDrafter() if is_lookup else ModelDrafter(TableModel(law))
+        method: Drafter
+        match drafter:
+            case "prompt-lookup":
+                method = PromptLookupDrafter()
+            case "fed":
+                method = FedDrafter(law)
+            case _:
+                method = ModelDrafter(TableModel(law))
 
         def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
             servicer = DraftServicer(worker, info)
             return partial(add_DraftServiceServicer_to_server, servicer)
 
-        return Proposer(method, 16), add_to
+        return Proposer(method, 16, info.feature_size), add_to
 
     return WorkerServer(build)
 

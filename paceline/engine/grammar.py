@@ -27,8 +27,9 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from paceline.engine.logits_processing import TokenMask
 from paceline.engine.tokenizer_files import TOKENIZER_FILE, TokenizerFile
 from paceline.errors import InvalidRequest
-from paceline.rounds import SequenceSettings, common_length
+from paceline.rounds import SequenceSettings
 from paceline.token_bytes import read_token_bytes
+from paceline.token_log import common_length
 
 _HEADER = '%llguidance {"no_forcing": true}\n'
 """Without it, where only one text can follow, its tokens would be the tokenizer's choice."""

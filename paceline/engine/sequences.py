@@ -11,9 +11,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.engine.feature_rows import FeatureRows
 from paceline.engine.grammar import GrammarState
 from paceline.engine.kv_cache import KVCache, KVSequence
-from paceline.rounds import SequenceSettings, TokenLog, TokenSpan, common_length
+from paceline.rounds import SequenceSettings, TokenSpan
+from paceline.token_log import TokenLog, common_length
 
 
 @dataclass(eq=False, slots=True)
@@ -28,6 +30,8 @@ class EngineSequence:
     computed: "array[int]" = field(default_factory=lambda: array("I"))
     grammar: GrammarState | None = None
     """Kept here for those who use grammars; it follows whatever tokens it is shown."""
+    features: FeatureRows | None = None
+    """Kept here for drafters that are fed with the target's hidden states."""
 
     @property
     def has_ended(self) -> bool:

@@ -56,11 +56,13 @@ class WorkerModel:
         return tokenizer_digest(self.tokenizer_files)
 
 
-def build_worker_model(settings: ModelSettings, max_model_len: int | None = None) -> WorkerModel:
+def build_worker_model(
+    settings: ModelSettings, max_model_len: int | None = None, feature_layers: Sequence[int] = ()
+) -> WorkerModel:
     """Load the model that the settings name; raises `InvalidConfig`."""
     if settings.model.startswith("table:"):
         return _table_model(settings, max_model_len)
-    return _transformer_model(settings, max_model_len)
+    return _transformer_model(settings, max_model_len, feature_layers)
 
 
 def _table_model(settings: ModelSettings, max_model_len: int | None) -> WorkerModel:
@@ -72,7 +74,9 @@ def _table_model(settings: ModelSettings, max_model_len: int | None) -> WorkerMo
     return WorkerModel(model, settings.model, settings.model, table_tokenizer_files(), ())
 
 
-def _transformer_model(settings: ModelSettings, max_model_len: int | None) -> WorkerModel:
+def _transformer_model(
+    settings: ModelSettings, max_model_len: int | None, feature_layers: Sequence[int]
+) -> WorkerModel:
     # OpenMP reads it when torch is imported. By default its threads spin for milliseconds after
     # each operation, on cores that other processes need; not at all makes each pass slower.
     set_default_environment({"GOMP_SPINCOUNT": "10000"})
@@ -97,10 +101,16 @@ def _transformer_model(settings: ModelSettings, max_model_len: int | None) -> Wo
     )
     kv_cache_tokens = settings.kv_cache_tokens
     if kv_cache_tokens is None:
-        affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // kv_bytes_per_token(loaded.module)
+        feature_size = len(feature_layers) * loaded.module.config.hidden_size
+        bytes_per_token = kv_bytes_per_token(loaded.module, feature_size)
+        affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // bytes_per_token
         kv_cache_tokens = min(affordable, MAX_KV_SEQUENCES * loaded.max_model_len)
     model = TransformerModel(
-        loaded.module, loaded.vocab_size, loaded.max_model_len, kv_cache_tokens
+        loaded.module,
+        loaded.vocab_size,
+        loaded.max_model_len,
+        kv_cache_tokens,
+        feature_layers=feature_layers,
     )
     return WorkerModel(
         model, loaded.name, model.numerics, loaded.tokenizer_files, measure_pass_costs(model)

@@ -18,20 +18,22 @@ class DraftServiceGetInfoResponse(_message.Message):
     def __init__(self, info: _Optional[_Union[_tokens_pb2.WorkerInfo, _Mapping]] = ...) -> None: ...
 
 class ProposeRound(_message.Message):
-    __slots__ = ("sequence_id", "round", "span", "num_speculative_tokens", "settings", "traceparent")
+    __slots__ = ("sequence_id", "round", "span", "num_speculative_tokens", "settings", "traceparent", "features")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SPAN_FIELD_NUMBER: _ClassVar[int]
     NUM_SPECULATIVE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     sequence_id: str
     round: int
     span: _tokens_pb2.TokenSpan
     num_speculative_tokens: int
     settings: _tokens_pb2.SequenceSettings
     traceparent: str
-    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    features: _tokens_pb2.Features
+    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_tokens_pb2.Features, _Mapping]] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("rounds", "closed_sequence_ids")
@@ -42,20 +44,22 @@ class ProposeRequest(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[ProposeRound, _Mapping]]] = ..., closed_sequence_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProposeResult(_message.Message):
-    __slots__ = ("sequence_id", "round", "held", "drafts", "timing", "error")
+    __slots__ = ("sequence_id", "round", "held", "drafts", "timing", "features_from", "error")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FROM_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     sequence_id: str
     round: int
     held: int
     drafts: _tokens_pb2.Drafts
     timing: _tokens_pb2.RoundTiming
+    features_from: int
     error: _tokens_pb2.RoundError
-    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., held: _Optional[int] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., timing: _Optional[_Union[_tokens_pb2.RoundTiming, _Mapping]] = ..., error: _Optional[_Union[_tokens_pb2.RoundError, _Mapping]] = ...) -> None: ...
+    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., held: _Optional[int] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., timing: _Optional[_Union[_tokens_pb2.RoundTiming, _Mapping]] = ..., features_from: _Optional[int] = ..., error: _Optional[_Union[_tokens_pb2.RoundError, _Mapping]] = ...) -> None: ...
 
 class ProposeResponse(_message.Message):
     __slots__ = ("results", "load")

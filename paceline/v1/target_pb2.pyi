@@ -30,7 +30,7 @@ class GetTokenizerResponse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("sequence_id", "round", "span", "drafts", "max_new_tokens", "settings", "traceparent", "score_from")
+    __slots__ = ("sequence_id", "round", "span", "drafts", "max_new_tokens", "settings", "traceparent", "score_from", "features_from")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SPAN_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class VerifyRound(_message.Message):
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FROM_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FROM_FIELD_NUMBER: _ClassVar[int]
     sequence_id: str
     round: int
     span: _tokens_pb2.TokenSpan
@@ -47,7 +48,8 @@ class VerifyRound(_message.Message):
     settings: _tokens_pb2.SequenceSettings
     traceparent: str
     score_from: int
-    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ..., score_from: _Optional[int] = ...) -> None: ...
+    features_from: int
+    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ..., score_from: _Optional[int] = ..., features_from: _Optional[int] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("rounds", "closed_sequence_ids")
@@ -58,7 +60,7 @@ class VerifyRequest(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[VerifyRound, _Mapping]]] = ..., closed_sequence_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class VerifyResult(_message.Message):
-    __slots__ = ("sequence_id", "round", "held", "start", "token_ids", "num_draft_tokens", "num_accepted_tokens", "last", "timing", "logprobs", "error")
+    __slots__ = ("sequence_id", "round", "held", "start", "token_ids", "num_draft_tokens", "num_accepted_tokens", "last", "timing", "logprobs", "features", "error")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +71,7 @@ class VerifyResult(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     sequence_id: str
     round: int
@@ -80,8 +83,9 @@ class VerifyResult(_message.Message):
     last: bool
     timing: _tokens_pb2.RoundTiming
     logprobs: _containers.RepeatedCompositeFieldContainer[_tokens_pb2.TokenLogprobs]
+    features: _tokens_pb2.Features
     error: _tokens_pb2.RoundError
-    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., held: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., last: _Optional[bool] = ..., timing: _Optional[_Union[_tokens_pb2.RoundTiming, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_tokens_pb2.TokenLogprobs, _Mapping]]] = ..., error: _Optional[_Union[_tokens_pb2.RoundError, _Mapping]] = ...) -> None: ...
+    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., held: _Optional[int] = ..., start: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_tokens: _Optional[int] = ..., last: _Optional[bool] = ..., timing: _Optional[_Union[_tokens_pb2.RoundTiming, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_tokens_pb2.TokenLogprobs, _Mapping]]] = ..., features: _Optional[_Union[_tokens_pb2.Features, _Mapping]] = ..., error: _Optional[_Union[_tokens_pb2.RoundError, _Mapping]] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
     __slots__ = ("results", "load")

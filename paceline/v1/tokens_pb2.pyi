@@ -119,6 +119,16 @@ class TokenLogprobs(_message.Message):
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, logprob: _Optional[float] = ..., top_token_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
+class Features(_message.Message):
+    __slots__ = ("start", "num_rows", "data")
+    START_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    num_rows: int
+    data: bytes
+    def __init__(self, start: _Optional[int] = ..., num_rows: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class RoundError(_message.Message):
     __slots__ = ("reason", "message")
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -164,7 +174,7 @@ class PassCost(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., context: _Optional[int] = ..., milliseconds: _Optional[float] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("protocol_major", "protocol_minor", "version", "model", "numerics", "tokenizer_digest", "vocab_size", "max_model_len", "max_speculative_tokens", "drafter", "pass_costs", "instance_id")
+    __slots__ = ("protocol_major", "protocol_minor", "version", "model", "numerics", "tokenizer_digest", "vocab_size", "max_model_len", "max_speculative_tokens", "drafter", "pass_costs", "instance_id", "feature_layers", "feature_size")
     PROTOCOL_MAJOR_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +187,8 @@ class WorkerInfo(_message.Message):
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     PASS_COSTS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_SIZE_FIELD_NUMBER: _ClassVar[int]
     protocol_major: int
     protocol_minor: int
     version: str
@@ -189,4 +201,6 @@ class WorkerInfo(_message.Message):
     drafter: str
     pass_costs: _containers.RepeatedCompositeFieldContainer[PassCost]
     instance_id: str
-    def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., numerics: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_speculative_tokens: _Optional[int] = ..., drafter: _Optional[str] = ..., pass_costs: _Optional[_Iterable[_Union[PassCost, _Mapping]]] = ..., instance_id: _Optional[str] = ...) -> None: ...
+    feature_layers: _containers.RepeatedScalarFieldContainer[int]
+    feature_size: int
+    def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., numerics: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_speculative_tokens: _Optional[int] = ..., drafter: _Optional[str] = ..., pass_costs: _Optional[_Iterable[_Union[PassCost, _Mapping]]] = ..., instance_id: _Optional[str] = ..., feature_layers: _Optional[_Iterable[int]] = ..., feature_size: _Optional[int] = ...) -> None: ...

@@ -70,3 +70,13 @@ class WorkerPool:
                 f"{info.tokenizer_digest[:12]}) than the target's {self.model.model!r} "
                 f"(tokenizer {self.model.tokenizer_digest[:12]})"
             )
+        if info.feature_layers not in ((), self.model.feature_layers):
+            raise UnfitWorker(
+                f"its drafter {info.drafter!r} is fed with the hidden states of layers "
+                f"{_listed(info.feature_layers)}; the target keeps those of "
+                f"{_listed(self.model.feature_layers) or 'none'} (--feature-layers)"
+            )
+
+
+def _listed(layers: Sequence[int]) -> str:
+    return ", ".join(map(str, layers))

@@ -79,6 +79,11 @@ class Worker:
         return self._rounds is not None
 
     @property
+    def wants_features(self) -> bool:
+        """Whether it is a draft that is fed with the target's hidden states."""
+        return self.info is not None and bool(self.info.feature_layers)
+
+    @property
     def load(self) -> WorkerLoad:
         """Its state as of its last answer."""
         return self._rounds.load if self._rounds is not None else WorkerLoad()

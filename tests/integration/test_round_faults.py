@@ -19,13 +19,8 @@ from worker_servers import (
 )
 
 from paceline.errors import Unavailable
-from paceline.rounds import (
-    PROTOCOL_MAJOR,
-    SequenceSettings,
-    TokenLog,
-    VerifyResult,
-    VerifyRound,
-)
+from paceline.rounds import PROTOCOL_MAJOR, SequenceSettings, VerifyResult, VerifyRound
+from paceline.token_log import TokenLog
 from paceline.workers import WorkerLost
 from paceline.workers.worker import Worker
 

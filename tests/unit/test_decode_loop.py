@@ -16,7 +16,8 @@ from coordinator.sequence import STALL_TIMEOUT_S, RoundRefused, Sequence
 from draft_service.drafters.draft_model import ModelDrafter
 from paceline.engine.table_model import TableModel
 from paceline.errors import Unavailable
-from paceline.rounds import SequenceSettings, TokenLog
+from paceline.rounds import SequenceSettings
+from paceline.token_log import TokenLog
 
 PROMPT = [3, 1, 4, 1, 5]
 SEEDED = SequenceSettings(max_length=len(PROMPT) + 16, temperature=1.0, seed=11)

@@ -10,7 +10,8 @@ from draft_service.drafters.draft_model import ModelDrafter
 from draft_service.proposer import Proposal
 from paceline.engine.sequences import EngineSequence
 from paceline.engine.table_model import TableLaw, TableModel
-from paceline.rounds import SequenceSettings, TokenLog
+from paceline.rounds import SequenceSettings
+from paceline.token_log import TokenLog
 
 LAW = TableLaw(4, vocab_size=16)
 PROMPT = [3, 1, 4, 1, 5, 9]

@@ -36,7 +36,8 @@ from draft_service.proposer import Proposal
 from paceline.engine.kv_cache import KVCache, KVSequence
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.errors import Unavailable
-from paceline.rounds import SequenceSettings, TokenLog, TokenSpan
+from paceline.rounds import SequenceSettings, TokenSpan
+from paceline.token_log import TokenLog
 
 Script = Callable[[Proposal], list[int]]
 

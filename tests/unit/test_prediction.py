@@ -24,7 +24,8 @@ from coordinator.speculation import (
 )
 from draft_service.drafters.draft_model import ModelDrafter
 from paceline.engine.table_model import TableModel
-from paceline.rounds import AcceptanceRule, PassCost, SequenceSettings, TokenLog
+from paceline.rounds import AcceptanceRule, PassCost, SequenceSettings
+from paceline.token_log import TokenLog
 
 PREDICTED = [*range(100, 130)]
 

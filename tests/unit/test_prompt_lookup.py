@@ -14,7 +14,8 @@ from draft_service.drafters.prompt_lookup import (
 )
 from draft_service.proposer import Proposal
 from paceline.engine.sequences import EngineSequence
-from paceline.rounds import SequenceSettings, TokenLog
+from paceline.rounds import SequenceSettings
+from paceline.token_log import TokenLog
 
 # Ids of which every byte looks like one of another id, so that bytes match where tokens do not.
 LOOK_ALIKES = [0, 1, 256, 65536, 16777216, 257]

@@ -13,10 +13,10 @@ from paceline.rounds import (
     ProposeRound,
     RoundErrorReason,
     SequenceSettings,
-    TokenLog,
     TokenSpan,
     WorkerLoad,
 )
+from paceline.token_log import TokenLog
 
 SETTINGS = SequenceSettings(max_length=20)
 

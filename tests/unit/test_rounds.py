@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from paceline.rounds import TokenLog, TokenSpan, common_length, prefix_hash
+from paceline.rounds import TokenSpan
+from paceline.token_log import TokenLog, common_length, prefix_hash
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "protos" / "prefix_hash_vectors.json").read_text(encoding="utf-8")

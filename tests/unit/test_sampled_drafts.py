@@ -17,10 +17,10 @@ from paceline.rounds import (
     ProposeRound,
     SequenceSettings,
     Support,
-    TokenLog,
     VerifyResult,
     VerifyRound,
 )
+from paceline.token_log import TokenLog
 from target_service.round_checks import usable_drafts
 
 RULES = [AcceptanceRule.REJECTION, AcceptanceRule.BLOCK]

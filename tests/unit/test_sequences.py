@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from paceline.engine.model import PassSequence
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.engine.table_model import TableLaw, TableModel
-from paceline.rounds import SequenceSettings, TokenLog
+from paceline.rounds import SequenceSettings
+from paceline.token_log import TokenLog
 
 SETTINGS = SequenceSettings(max_length=200, stop_token_ids=(9,))
 CELL_SIZE = 4

@@ -19,7 +19,8 @@ from coordinator.speculation import (
     PlainDecoding,
     SharedExperience,
 )
-from paceline.rounds import Drafts, PassCost, RoundTiming, SequenceSettings, TokenLog
+from paceline.rounds import Drafts, PassCost, RoundTiming, SequenceSettings
+from paceline.token_log import TokenLog
 
 MAX_DRAFTS = 7
 COSTS = [PassCost(rows, 512, 20.0 + rows) for rows in (1, 2, 4, 8, 16)]

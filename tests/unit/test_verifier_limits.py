@@ -16,7 +16,8 @@ from sequence_owner import (
 )
 
 from draft_service.proposer import Proposer
-from paceline.rounds import Drafts, ProposeRound, RoundErrorReason, TokenLog, TokenSpan, VerifyRound
+from paceline.rounds import Drafts, ProposeRound, RoundErrorReason, TokenSpan, VerifyRound
+from paceline.token_log import TokenLog
 
 
 def refusal(owner: Owner, round: VerifyRound) -> tuple[RoundErrorReason, str]:

@@ -12,6 +12,7 @@ from paceline import sequence_wire, wire
 from paceline.rounds import (
     AcceptanceRule,
     Drafts,
+    Features,
     PassCost,
     ProposeResult,
     ProposeRound,
@@ -59,6 +60,7 @@ SETTINGS = st.builds(
 )
 SINGLES = st.floats(allow_nan=False, width=32)
 SUPPORTS = st.builds(Support, TOKEN_IDS, st.lists(SINGLES, max_size=3).map(tuple))
+FEATURES = st.builds(Features, U32, U32, st.binary(max_size=4))
 LOGPROBS = st.builds(TokenLogprobs, SINGLES, TOKEN_IDS, st.lists(SINGLES, max_size=3).map(tuple))
 
 
@@ -75,7 +77,14 @@ TIMINGS = st.builds(RoundTiming, U32, U32, U32, U32)
 ERRORS = st.builds(RoundError, st.sampled_from(RoundErrorReason), TEXTS)
 LOADS = st.builds(WorkerLoad, U32, U32, U32, U32, U64)
 PROPOSE_ROUNDS = st.builds(
-    ProposeRound, TEXTS, U32, SPANS, U32, st.none() | SETTINGS, traceparent=TEXTS
+    ProposeRound,
+    TEXTS,
+    U32,
+    SPANS,
+    U32,
+    st.none() | SETTINGS,
+    traceparent=TEXTS,
+    features=st.none() | FEATURES,
 )
 VERIFY_ROUNDS = st.builds(
     VerifyRound,
@@ -87,9 +96,17 @@ VERIFY_ROUNDS = st.builds(
     st.none() | SETTINGS,
     traceparent=TEXTS,
     score_from=st.none() | U32,
+    features_from=st.none() | U32,
 )
 PROPOSE_RESULTS = st.builds(
-    ProposeResult, TEXTS, U32, st.none() | U32, drafts(), TIMINGS, st.none() | ERRORS
+    ProposeResult,
+    TEXTS,
+    U32,
+    st.none() | U32,
+    drafts(),
+    TIMINGS,
+    st.none() | ERRORS,
+    features_from=st.none() | U32,
 )
 VERIFY_RESULTS = st.builds(
     VerifyResult,
@@ -104,6 +121,7 @@ VERIFY_RESULTS = st.builds(
     timing=TIMINGS,
     error=st.none() | ERRORS,
     logprobs=st.lists(LOGPROBS, max_size=3).map(tuple),
+    features=st.none() | FEATURES,
 )
 INFOS = st.builds(
     WorkerInfo,
@@ -117,6 +135,8 @@ INFOS = st.builds(
     max_speculative_tokens=U32,
     drafter=TEXTS,
     pass_costs=st.lists(st.builds(PassCost, U32, U32, NUMBERS), max_size=3).map(tuple),
+    feature_layers=TOKEN_IDS,
+    feature_size=U32,
     protocol_major=U32,
     protocol_minor=U32,
 )
