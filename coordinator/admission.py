@@ -68,10 +68,14 @@ async def encode_prompt(
     """The prompt in tokens, off the event loop; raises `InvalidRequest`."""
     prompt = request.prompt
     token_ids: tuple[int, ...]
+    if request.tools and not (isinstance(prompt, tuple) and _is_chat(prompt)):
+        raise InvalidRequest("tools: are set beside a prompt; expected a conversation", "tools")
     if isinstance(prompt, str):
         token_ids = await asyncio.to_thread(tokenizer.encode, prompt, max_model_len)
     elif _is_chat(prompt):
-        token_ids = await asyncio.to_thread(tokenizer.encode_chat, prompt, max_model_len)
+        token_ids = await asyncio.to_thread(
+            tokenizer.encode_chat, prompt, max_model_len, request.offered_tools
+        )
     else:
         token_ids = tuple(item for item in prompt if isinstance(item, int))
         await asyncio.to_thread(check_token_ids, "prompt", token_ids, tokenizer.vocab_size)
@@ -278,4 +282,5 @@ def sequence_settings(
         frequency_penalty=request.frequency_penalty,
         repetition_penalty=request.repetition_penalty,
         acceptance_rule=AcceptanceRule[request.speculation.acceptance_rule.upper()],
+        grammar=generation.grammar,
     )

@@ -20,6 +20,7 @@ from coordinator.sequence import RoundRefused, Sequence
 from coordinator.speculation_policies import SpeculationPolicies
 from coordinator.text_stream import TextStream
 from coordinator.tokenizer import Tokenizer
+from coordinator.tool_calls import ToolCallParser
 from paceline.errors import InvalidRequest, Unavailable
 from paceline.token_log import TokenLog
 
@@ -47,7 +48,10 @@ class Answering:
         settings = sequence_settings(generation, tokenizer, choice)
         text = TextStream(tokenizer, request.stop, settings.stop_token_ids, request.min_tokens)
         resume_from = generation.resume_from[choice] if generation.resume_from else 0
-        progress = Progress(generation, text, resume_from, choice)
+        calls = None
+        if request.offered_tools:
+            calls = ToolCallParser(f"{request.request_id}/{choice}")
+        progress = Progress(generation, text, resume_from, choice, calls)
         recorded = generation.recorded_token_ids
         sequence = Sequence(
             settings,

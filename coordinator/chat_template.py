@@ -8,15 +8,17 @@ names that templates in circulation rely on (`raise_exception`, `strftime_now`, 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from coordinator.requests import ChatMessage
+from coordinator.tool_format import as_plain_turns, is_supported, tool_definition
+from coordinator.tools import Tool
 from paceline.errors import InvalidConfig, InvalidRequest
 
 
@@ -29,26 +31,39 @@ class ChatTemplate:
         Raises:
             InvalidConfig: the template is not valid Jinja.
         """
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise InvalidConfig(
                 f"chat template of the tokenizer is wrong in line {error.lineno}: {error.message}"
             ) from None
         self._special_tokens = special_tokens
+        self._shows_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
+        self._is_tool_format_supported = is_supported(source)
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> str:
         """The conversation as text, up to where the next answer begins.
 
+        Tools, calls and results are shown by the template, or as `coordinator.tool_format` has it
+        when the template does not know of tools.
+
         Raises:
-            InvalidRequest: the template refuses the conversation.
+            InvalidRequest: the template refuses the conversation, or shows tools in another format.
         """
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        if tools and self._shows_tools and not self._is_tool_format_supported:
+            raise InvalidRequest(
+                "tools: the chat template of the model asks for calls in a format that is not "
+                "supported; expected <tool_call>{…}</tool_call>",
+                "tools",
+            )
+        if not self._shows_tools:
+            messages, tools = as_plain_turns(messages, tools), ()
         try:
             return self._template.render(
                 **self._special_tokens,
-                messages=turns,
-                tools=None,
+                messages=list(map(_turn, messages)),
+                tools=list(map(tool_definition, tools)) or None,
                 documents=None,
                 add_generation_prompt=True,
             )
@@ -57,6 +72,23 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"messages are refused by the chat template of the model: {error}", "messages"
             ) from error
+
+
+def _turn(message: ChatMessage) -> dict[str, Any]:
+    """A turn as templates know it, by the convention of transformers."""
+    turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        turn["tool_call_id"] = message.tool_call_id
+    return turn
 
 
 class _GenerationTag(Extension):

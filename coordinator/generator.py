@@ -24,6 +24,7 @@ from coordinator.admission import (
     token_limit,
     with_rule,
 )
+from coordinator.answer_grammar import answer_grammar
 from coordinator.answering import Answering
 from coordinator.choices import interleave
 from coordinator.metrics import Metrics
@@ -100,6 +101,7 @@ class Generator:
         drafters = {w.info.drafter if w.info else None for w in self._pool.drafts}
         check_values(request, tokenizer.vocab_size)
         check_speculation(request.speculation, drafters)
+        grammar = await asyncio.to_thread(answer_grammar, request)
         prompt_token_ids = await encode_prompt(tokenizer, request, model.max_model_len)
         prediction_token_ids = await encode_prediction(tokenizer, request, model.max_model_len)
         generation = Admitted(
@@ -108,6 +110,7 @@ class Generator:
             seed=secrets.randbits(64) if request.seed is None else request.seed,
             max_tokens=token_limit(request, len(prompt_token_ids), model.max_model_len),
             created=int(time.time()),
+            grammar=grammar,
             prediction_token_ids=prediction_token_ids,
         )
         generation.lease = await self._store.open(generation)
@@ -144,6 +147,7 @@ class Generator:
             seed=admitted.seed,
             max_tokens=admitted.max_tokens,
             created=admitted.created,
+            grammar=admitted.grammar,
             lease=resumption.lease,
             recorded_token_ids=resumption.token_ids,
             resume_from=resume_from,

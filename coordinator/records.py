@@ -12,9 +12,10 @@ import time
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from coordinator.requests import FinishReason, Generation, GenerationRequest, Speculation
+from coordinator.tools import Tool, ToolChoice
 from paceline.errors import Unavailable
 
 
@@ -148,12 +149,19 @@ def unpack_token_ids(packed: bytes) -> "array[int]":
 def encode_generation(generation: Generation) -> bytes:
     """All that a resume needs: a line of JSON, then the prompt as `pack_token_ids` writes it."""
     header = {
-        "request": dataclasses.asdict(dataclasses.replace(generation.request, prompt=())),
+        "request": _to_values(generation.request),
         "seed": generation.seed,
         "max_tokens": generation.max_tokens,
         "created": generation.created,
+        "grammar": generation.grammar,
     }
     return json.dumps(header).encode() + b"\n" + pack_token_ids(generation.prompt_token_ids)
+
+
+def _to_values(request: GenerationRequest) -> dict[str, Any]:
+    """A request as JSON, its prompt left out."""
+    values = dataclasses.asdict(dataclasses.replace(request, prompt=()))
+    return {**values, "tool_choice": request.tool_choice.value}
 
 
 def decode_generation(request_id: str, body: bytes) -> Generation:
@@ -169,6 +177,8 @@ def decode_generation(request_id: str, body: bytes) -> Generation:
             stop_token_ids=tuple(fields["stop_token_ids"]),
             logit_bias=tuple((token_id, bias) for token_id, bias in fields["logit_bias"]),
             speculation=Speculation(**fields["speculation"]),
+            tools=tuple(Tool(**tool) for tool in fields["tools"]),
+            tool_choice=ToolChoice(fields["tool_choice"]),
         )
         return Generation(
             request=GenerationRequest(**fields),
@@ -176,6 +186,7 @@ def decode_generation(request_id: str, body: bytes) -> Generation:
             seed=header["seed"],
             max_tokens=header["max_tokens"],
             created=header["created"],
+            grammar=header["grammar"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Unavailable(

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from coordinator.tools import Tool, ToolCall, ToolCallDelta, ToolChoice
+
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
@@ -16,6 +18,10 @@ class ChatMessage:
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of the role `assistant`."""
+    tool_call_id: str = ""
+    """Of the role `tool`: the call whose result this is."""
 
 
 Prompt = str | Sequence[int] | Sequence[ChatMessage]
@@ -60,6 +66,20 @@ class GenerationRequest:
     repetition_penalty: float = 1.0
     speculation: Speculation = Speculation()
     session_id: str = ""
+    response_schema: str = ""
+    """JSON schema that the answer must meet, as text; empty: any text will do."""
+    tools: tuple[Tool, ...] = ()
+    """Of a conversation only."""
+    tool_choice: ToolChoice = ToolChoice.AUTO
+    tool_name: str = ""
+    """With `REQUIRED`: the one tool to be called, once; empty: any."""
+    parallel_tool_calls: bool = True
+    """Whether an answer may hold more than one call."""
+
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """The tools that the model gets to see."""
+        return () if self.tool_choice is ToolChoice.NONE else self.tools
 
 
 class FinishReason(Enum):
@@ -67,6 +87,7 @@ class FinishReason(Enum):
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
 
 
 @dataclass(slots=True)
@@ -142,6 +163,8 @@ class GenerationStep:
     """Set in the last step of a choice only."""
     choice: int = 0
     """Which of the request's choices it belongs to; their steps come in any order."""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    """What is new of calls; their text is not in `text`."""
 
 
 @dataclass(slots=True)
@@ -155,6 +178,8 @@ class Generation:
     """The limit in force: the request's, or what the context leaves."""
     created: int
     """Unix time in seconds."""
+    grammar: str = ""
+    """What the text must follow, so that it has the format and the calls that the request wants."""
     stats: SpeculativeStats = field(default_factory=SpeculativeStats)
     num_committed_tokens: int = 0
     """Tokens of all choices so far."""

@@ -1,6 +1,5 @@
 """The coordinator's own service on gRPC."""
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -8,13 +7,11 @@ from typing import Any
 import grpc
 
 from coordinator.generator import Generator
+from coordinator.grpc_requests import request_of
 from coordinator.requests import (
-    ChatMessage,
     FinishReason,
     Generation,
-    GenerationRequest,
     GenerationStep,
-    Speculation,
     SpeculativeStats,
 )
 from paceline.errors import InvalidRequest, PacelineError
@@ -28,6 +25,7 @@ ServicerContext = grpc.aio.ServicerContext[Any, Any]
 FINISH_REASONS = {
     FinishReason.STOP: coordinator_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: coordinator_pb2.FINISH_REASON_LENGTH,
+    FinishReason.TOOL_CALLS: coordinator_pb2.FINISH_REASON_TOOL_CALLS,
 }
 
 
@@ -79,7 +77,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
 
     async def _admit(self, message: coordinator_pb2.GenerateRequest) -> Generation:
         if not message.resume_from:
-            return await self._generator.prepare(_request(message))
+            return await self._generator.prepare(request_of(message))
         others = [field.name for field, _ in message.ListFields()]
         extra = [name for name in others if name not in ("request_id", "resume_from")]
         if extra:
@@ -89,52 +87,6 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
                 extra[0],
             )
         return await self._generator.resume(message.request_id, tuple(message.resume_from))
-
-
-def _request(message: coordinator_pb2.GenerateRequest) -> GenerationRequest:
-    """The message as a request; whether its values make sense is checked at admission."""
-    wanted = message.speculation
-    number = wanted.num_speculative_tokens if wanted.HasField("num_speculative_tokens") else None
-    return GenerationRequest(
-        request_id=message.request_id or f"gen-{secrets.token_hex(12)}",
-        prompt=_prompt(message),
-        n=message.n if message.HasField("n") else 1,
-        prediction=message.prediction,
-        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
-        min_tokens=message.min_tokens,
-        temperature=message.temperature if message.HasField("temperature") else 1.0,
-        top_p=message.top_p if message.HasField("top_p") else 1.0,
-        top_k=message.top_k,
-        min_p=message.min_p,
-        seed=message.seed if message.HasField("seed") else None,
-        stop=tuple(message.stop),
-        stop_token_ids=tuple(message.stop_token_ids),
-        ignore_eos=message.ignore_eos,
-        logit_bias=tuple(sorted(message.logit_bias.items())),
-        presence_penalty=message.presence_penalty,
-        frequency_penalty=message.frequency_penalty,
-        repetition_penalty=(
-            message.repetition_penalty if message.HasField("repetition_penalty") else 1.0
-        ),
-        speculation=Speculation(wanted.method or "auto", number, wanted.acceptance_rule),
-        session_id=message.session_id,
-    )
-
-
-def _prompt(
-    message: coordinator_pb2.GenerateRequest,
-) -> str | tuple[int, ...] | tuple[ChatMessage, ...]:
-    match message.WhichOneof("input"):
-        case "prompt":
-            return message.prompt
-        case "prompt_token_ids":
-            return tuple(message.prompt_token_ids.token_ids)
-        case "chat":
-            if not message.chat.messages:
-                raise InvalidRequest("chat.messages: is empty; expected at least one", "chat")
-            return tuple(ChatMessage(m.role, m.content) for m in message.chat.messages)
-        case _:
-            raise InvalidRequest("input: is not set; expected prompt, prompt_token_ids or chat")
 
 
 def _response(
@@ -148,6 +100,12 @@ def _response(
         prompt_token_ids=generation.prompt_token_ids if is_first else (),
         choice=step.choice,
         system_fingerprint=generation.system_fingerprint or "",
+        tool_calls=[
+            coordinator_pb2.ToolCallDelta(
+                number=delta.number, id=delta.id, name=delta.name, arguments=delta.arguments
+            )
+            for delta in step.tool_calls
+        ],
     )
     if step.finish_reason is not None:
         response.finish_reason = FINISH_REASONS[step.finish_reason]

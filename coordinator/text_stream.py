@@ -6,7 +6,8 @@ What ends an answer, apart from its limits:
   it counts as a token of the answer but is not part of its text, special or not;
 - a stop string: the token that completes it is the last one; the text ends before it.
 
-Neither is heeded in the first `min_tokens` tokens (a stop string may begin in them). Tokens behind
+A stop string is not heeded in the first `min_tokens` tokens (it may begin in them). A stop token
+always is: the target does not choose one there, unless a grammar leaves nothing else. Tokens behind
 the end of the answer are dropped. Text, tokens and end are the same however rounds cut the tokens.
 """
 
@@ -52,7 +53,7 @@ class TextStream:
         for index, token_id in enumerate(token_ids):
             can_stop = self._num_unstoppable <= 0
             self._num_unstoppable -= 1
-            if can_stop and token_id in self._stop_token_ids:
+            if token_id in self._stop_token_ids:
                 return TextStep(tuple(token_ids[: index + 1]), "".join(text), True)
             scanned = self._scanner.feed(self._detokenizer.feed(token_id), can_stop)
             text.append(scanned.text)

@@ -15,10 +15,11 @@ from tokenizers.processors import TemplateProcessing
 
 from coordinator.chat_template import ChatTemplate
 from coordinator.requests import ChatMessage
+from coordinator.tools import Tool
 from paceline.errors import InvalidConfig, InvalidRequest, shown
 from paceline.token_bytes import read_token_bytes
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 NO_LIMIT = sys.maxsize
 
@@ -59,9 +60,12 @@ class Tokenizer:
         return self._encode(text, "prompt", max_tokens, add_special_tokens=True)
 
     def encode_chat(
-        self, messages: Sequence[ChatMessage], max_tokens: int = NO_LIMIT
+        self,
+        messages: Sequence[ChatMessage],
+        max_tokens: int = NO_LIMIT,
+        tools: Sequence[Tool] = (),
     ) -> tuple[int, ...]:
-        """The ids of a conversation up to where the next answer begins.
+        """The ids of a conversation in which tools are offered, up to where the answer begins.
 
         Raises:
             InvalidRequest: there is no chat template, the conversation does not fit it, or is
@@ -81,7 +85,7 @@ class Tokenizer:
                     f"messages[{index}].role",
                 )
         # The template writes the special tokens itself.
-        rendered = self._chat_template.render(messages)
+        rendered = self._chat_template.render(messages, tools)
         return self._encode(rendered, "messages", max_tokens, add_special_tokens=False)
 
     def encode_prediction(self, text: str, max_tokens: int = NO_LIMIT) -> tuple[int, ...]:

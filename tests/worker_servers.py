@@ -20,6 +20,7 @@ from draft_service.drafters.prompt_lookup import PromptLookupDrafter
 from draft_service.proposer import Drafter, Proposer
 from draft_service.servicer import DraftServicer
 from paceline.engine.device_worker import DeviceWorker, Stepper, device_thread
+from paceline.engine.grammar import Grammars
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.engine.table_tokenizer import table_tokenizer_files
 from paceline.engine.tokenizer_files import tokenizer_digest
@@ -34,6 +35,7 @@ from target_service.verifier import Verifier, VerifierLimits
 SEED = 7
 LAW = TableLaw(SEED)
 TOKENIZER_FILES = table_tokenizer_files()
+GRAMMARS = Grammars.of_tokenizer(TOKENIZER_FILES, LAW.vocab_size)
 INFO = WorkerInfo(
     instance_id="",
     version="1.2.3",
@@ -103,7 +105,7 @@ def target_server(
     """A target worker of the table model."""
 
     def build() -> tuple[Verifier, Callable[[DeviceWorker[Any, Any]], AddService]]:
-        verifier = Verifier(TableModel(law, **room), limits or VerifierLimits())
+        verifier = Verifier(TableModel(law, **room), limits or VerifierLimits(), GRAMMARS)
         fresh = replace(info, instance_id=secrets.token_hex(8), max_model_len=verifier.max_length)
 
         def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
@@ -132,7 +134,7 @@ def draft_server(drafter: str, law: TableLaw = LAW, **changes: Any) -> WorkerSer
             case "fed":
                 method = FedDrafter(law)
             case _:
-                method = ModelDrafter(TableModel(law))
+                method = ModelDrafter(TableModel(law), GRAMMARS)
 
         def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
             servicer = DraftServicer(worker, info)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.requests import FinishReason, Generation, GenerationStep, SpeculativeStats
+from coordinator.tools import ToolCallDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Answer:
         text = "".join(step.text for step in steps)
         choice = {"index": index, "logprobs": None, **finish(steps[-1].finish_reason)}
         if self.api.is_chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+            choice["message"] = _message(text, [d for step in steps for d in step.tool_calls])
         else:
             choice["text"] = text
         if self.return_token_ids:
@@ -100,6 +101,28 @@ class Answer:
             "acceptance_rule": speculation.acceptance_rule,
             "numerics_changed": self.generation.numerics_changed,
         }
+
+
+def _message(text: str, deltas: list[ToolCallDelta]) -> dict[str, Any]:
+    """An assistant's turn; one that only calls tools has no content."""
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    if not deltas:
+        return message
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        if delta.name:
+            calls[delta.number] = tool_call(delta)
+        else:
+            calls[delta.number]["function"]["arguments"] += delta.arguments
+    return {**message, "content": text or None, "tool_calls": list(calls.values())}
+
+
+def tool_call(delta: ToolCallDelta) -> dict[str, Any]:
+    """A call, or what is new of one."""
+    if not delta.name:
+        return {"function": {"arguments": delta.arguments}}
+    function = {"name": delta.name, "arguments": delta.arguments}
+    return {"id": delta.id, "type": "function", "function": function}
 
 
 def speculative_decoding(stats: SpeculativeStats, num_spec_tokens: int = 0) -> dict[str, Any]:

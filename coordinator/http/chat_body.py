@@ -1,26 +1,16 @@
 """The body of `POST /v1/chat/completions`."""
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated
 
 from pydantic import FailFast, Field
 
-from coordinator.http.fields import ContentText
 from coordinator.http.generation_body import GenerationBody
-from coordinator.http.parsing import Strict
-from coordinator.requests import ChatMessage, GenerationRequest
+from coordinator.http.message_body import MessageBody
+from coordinator.http.tool_bodies import MAX_TOOLS, ChosenTool, ToolBody
+from coordinator.requests import GenerationRequest
+from coordinator.tools import ToolChoice
 from paceline.errors import InvalidRequest
-
-
-class MessageBody(Strict):
-    """One turn of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: ContentText
-
-    def to_message(self) -> ChatMessage:
-        """`developer` is OpenAI's newer word for `system`."""
-        role = "system" if self.role == "developer" else self.role
-        return ChatMessage(role, self.content)
 
 
 class ChatCompletionBody(GenerationBody):
@@ -28,6 +18,9 @@ class ChatCompletionBody(GenerationBody):
 
     messages: Annotated[list[MessageBody], FailFast(), Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    tools: Annotated[list[ToolBody], FailFast(), Field(max_length=MAX_TOOLS)] = []
+    tool_choice: ChosenTool = (ToolChoice.AUTO, "")
+    parallel_tool_calls: bool = True
 
     def to_request(self, new_id: str) -> GenerationRequest:
         """`new_id`: what it is called where the client has no name for it.
@@ -41,5 +34,14 @@ class ChatCompletionBody(GenerationBody):
                 f"name, is {self.max_tokens}; expected one of them",
                 "max_completion_tokens",
             )
-        messages = tuple(message.to_message() for message in self.messages)
-        return self.with_prompt(new_id, messages, limits.pop() if limits else None)
+        messages = tuple(
+            message.to_message(f"messages[{index}]") for index, message in enumerate(self.messages)
+        )
+        mode, name = self.tool_choice
+        return replace(
+            self.with_prompt(new_id, messages, limits.pop() if limits else None),
+            tools=tuple(tool.to_tool() for tool in self.tools),
+            tool_choice=mode,
+            tool_name=name,
+            parallel_tool_calls=self.parallel_tool_calls,
+        )

@@ -7,7 +7,7 @@ only, usage (if wanted) in one more that has no choices, and what speculation di
 
 from typing import Any
 
-from coordinator.http.answers import Answer, finish
+from coordinator.http.answers import Answer, finish, tool_call
 from coordinator.requests import GenerationStep
 
 
@@ -31,11 +31,11 @@ class Chunks:
     def of(self, step: GenerationStep) -> dict[str, Any] | None:
         """What a step adds; None when there is nothing to show of it yet."""
         wants_token_ids = self._answer.return_token_ids
-        if not (step.text or step.finish_reason or wants_token_ids):
+        if not (step.text or step.tool_calls or step.finish_reason or wants_token_ids):
             return None
         content: dict[str, Any] = {"text": step.text}
         if self._answer.api.is_chat:
-            content = {"delta": {"content": step.text} if step.text else {}}
+            content = {"delta": _delta(step)}
         chunk = self._chunk({"index": step.choice, **content}, step)
         self._num_unfinished -= step.finish_reason is not None
         if self._num_unfinished == 0 and not self._include_usage:
@@ -63,3 +63,11 @@ class Chunks:
             **(self._answer.with_prompt_token_ids([choice]) if is_first else {"choices": [choice]}),
             **({"usage": None} if self._include_usage else {}),
         }
+
+
+def _delta(step: GenerationStep) -> dict[str, Any]:
+    """What a step adds to an assistant's turn."""
+    delta: dict[str, Any] = {"content": step.text} if step.text else {}
+    if step.tool_calls:
+        delta["tool_calls"] = [{"index": d.number, **tool_call(d)} for d in step.tool_calls]
+    return delta

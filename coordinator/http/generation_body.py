@@ -7,6 +7,7 @@ from pydantic import FailFast, Field
 from coordinator.admission import MAX_CHOICES, MAX_SESSION_ID_LENGTH
 from coordinator.http.fields import ContentText, LogitBiases, StopTexts
 from coordinator.http.parsing import Strict
+from coordinator.http.response_format import ResponseFormatBody
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
 from paceline.errors import InvalidRequest
 
@@ -54,6 +55,7 @@ class GenerationBody(Strict):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    response_format: ResponseFormatBody = ResponseFormatBody(type="text")
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
@@ -107,4 +109,5 @@ class GenerationBody(Strict):
                 self.speculation.acceptance_rule or "",
             ),
             session_id=self.session_id,
+            response_schema=self.response_format.to_schema(),
         )

@@ -30,7 +30,8 @@ class Strict(BaseModel):
         if isinstance(data, dict):
             given = {name: _whole(value) for name, value in data.items() if value is not None}
             # One that is unknown is enough to refuse; an error for each would take seconds.
-            unknown = [name for name in given if name not in cls.model_fields]
+            known = {field.alias or name for name, field in cls.model_fields.items()}
+            unknown = [name for name in given if name not in known]
             for name in unknown[1:]:
                 del given[name]
             return given

@@ -1,6 +1,7 @@
 """The API is what its description at `/openapi.json` says: asked as that allows, and otherwise."""
 
 import asyncio
+import re
 from collections import Counter
 from typing import Any
 
@@ -20,7 +21,9 @@ MAX_TOKENS = 40
 DEPENDS = {
     *("max_tokens", "min_tokens", "max_completion_tokens", "logit_bias", "stop_token_ids"),
     *("speculation.method", "stream_options", "request_id", "last-event-id"),
+    *("response_format", "response_format.json_schema", "tool_choice", "ignore_eos"),
 }
+DEPENDS_INSIDE = re.compile(r"messages\[\d+\]\.(content|tool_call).*|tools\[\d+\]\..+")
 """What a body may be refused for although the description allows it: the model, the service and
 other parameters decide."""
 
@@ -52,7 +55,8 @@ def probe(url: str, mode: GenerationMode, num_examples: int) -> Seen:
             seen[case.operation.label, response.status_code] += 1
             case.validate_response(response, excluded_checks=[positive_data_acceptance])
             if response.status_code == 400 and mode is GenerationMode.POSITIVE:
-                assert response.json()["error"]["param"] in DEPENDS, response.text
+                param = response.json()["error"]["param"]
+                assert param in DEPENDS or DEPENDS_INSIDE.fullmatch(param), response.text
 
         check()
     return seen

@@ -225,6 +225,17 @@ def test_a_draft_that_knows_the_grammar_is_accepted_and_one_that_does_not_is_not
     assert num_rounds(GRAMMARS) < num_rounds(None)
 
 
+def test_a_worker_without_a_tokenizer_refuses_grammars_and_nothing_else() -> None:
+    async def run() -> list[int]:
+        device = target(BIG)
+        workers = FixedWorkers([FaultyConnection(device)])
+        with pytest.raises(RoundRefused, match="settings.grammar: is set"):
+            await answer(new_sequence(held(OBJECT)), workers)
+        return await answer(new_sequence(held(OBJECT, grammar="")), workers)
+
+    assert run_virtually(run()) == plain_text(BIG, PROMPT, held(OBJECT, grammar=""))
+
+
 def reach_without_going_back(state: GrammarState, context: "object") -> int:
     new = list(context)[state.settings.prompt_length + len(state._consumed) :]  # type: ignore[call-overload]
     num_new = state._matcher.try_consume_tokens(new)

@@ -1,9 +1,9 @@
 """Bodies of requests: what is read, what is refused, and by which name."""
 
-import json
 from typing import Any
 
 import pytest
+from http_bodies import HELLO, chat, completion, refusal
 from pydantic import ValidationError
 
 from coordinator.http.chat_body import ChatCompletionBody
@@ -11,23 +11,6 @@ from coordinator.http.completion_body import CompletionBody
 from coordinator.http.parsing import parse
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
 from paceline.errors import InvalidRequest
-
-HELLO = {"messages": [{"role": "user", "content": "hi"}]}
-
-
-def chat(**parameters: Any) -> GenerationRequest:
-    return parse(ChatCompletionBody, json.dumps(HELLO | parameters).encode()).to_request("id")
-
-
-def completion(**parameters: Any) -> GenerationRequest:
-    body = json.dumps({"prompt": "hi"} | parameters).encode()
-    return parse(CompletionBody, body).to_request("id")
-
-
-def refusal(endpoint: Any, **parameters: Any) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as error:
-        endpoint(**parameters)
-    return error.value
 
 
 def test_absent_parameters_have_their_defaults() -> None:
@@ -168,7 +151,8 @@ def test_a_bad_value_is_refused_with_what_was_expected(
         ({"messages": [{"role": "assistant", "content": None}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "tool", "tool_call_id": "x"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "x", "name": "y"}]}, "messages[0].name"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},

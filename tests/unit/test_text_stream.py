@@ -72,7 +72,7 @@ def read_again_after_every_token(
     """Tokens, text and end of an answer, the slow way."""
     text = ""
     for count in range(1, len(token_ids) + 1):
-        if count > min_tokens and token_ids[count - 1] in stop_token_ids:
+        if token_ids[count - 1] in stop_token_ids:
             return token_ids[:count], table_tokenizer().decode(token_ids[: count - 1]), True
         known, text = len(text), whole_characters(token_ids[:count])
         if count > min_tokens and (cut := before_stop(text, known, stop)) is not None:
@@ -159,12 +159,12 @@ def test_a_stop_token_lets_go_of_a_stop_string_that_was_only_begun() -> None:
     assert answer.text == " ha1"
 
 
-def test_nothing_stops_the_first_min_tokens() -> None:
+def test_no_text_stops_the_first_min_tokens_and_a_stop_token_that_was_chosen_does() -> None:
     tokenizer: Tokenizer = smollm2_tokenizer()
     answer = Answer(TextStream(tokenizer, ["11"], (), 4), [ONE] * 9, [9])
     assert (answer.text, answer.token_ids) == ("111", [ONE] * 5)
     answer = Answer(TextStream(tokenizer, (), [EOS], 2), [EOS, EOS, EOS, ONE], [4])
-    assert answer.token_ids == [EOS] * 3
+    assert answer.token_ids == [EOS]
 
 
 def test_a_stop_in_the_last_half_character_cuts_the_text_unless_nothing_may_stop_there() -> None:
