@@ -7,8 +7,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 
 from coordinator.admission import (
@@ -67,6 +67,7 @@ class Generator:
         self._answering = Answering(Router(pool), policies, store, metrics)
         self._slots = asyncio.Semaphore(limits.max_running_requests)
         self._num_present = 0
+        self._num_arriving = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._is_draining = False
@@ -95,8 +96,11 @@ class Generator:
 
         Raises `InvalidRequest`, `Overloaded` or `Unavailable`.
         """
+        with self._room_for(request.n):
+            return await self._admit(request)
+
+    async def _admit(self, request: GenerationRequest) -> Generation:
         tokenizer, model = self._must_be_ready()
-        self._must_have_room(request.n)
         request = with_rule(request, self._limits.acceptance_rule)
         drafters = {w.info.drafter if w.info else None for w in self._pool.drafts}
         check_values(request, tokenizer.vocab_size)
@@ -127,8 +131,16 @@ class Generator:
         It must be the one `expected`, if that is given. Raises `NotFound`, `InvalidRequest`,
         `Overloaded` or `Unavailable`.
         """
+        with self._room_for(min(len(resume_from), MAX_CHOICES)):
+            return await self._take_over(request_id, resume_from, expected)
+
+    async def _take_over(
+        self,
+        request_id: str,
+        resume_from: tuple[int, ...],
+        expected: GenerationRequest | None,
+    ) -> Generation:
         tokenizer, model = self._must_be_ready()
-        self._must_have_room(min(len(resume_from), MAX_CHOICES))
         resumption = await self._store.takeover(request_id)
         if resumption is None:
             raise NotFound(f"request_id: no request {shown(request_id)} is on record", "request_id")
@@ -224,12 +236,20 @@ class Generator:
             raise Unavailable(self._unready_reason() + "; try again later")
         return tokenizer, model
 
-    def _must_have_room(self, num_choices: int) -> None:
+    @contextmanager
+    def _room_for(self, num_choices: int) -> Iterator[None]:
+        """Room for choices until `stream` counts them, which it does without a pause."""
         limit = self._limits.max_running_requests + self._limits.max_waiting_requests
         if num_choices > limit:
             raise InvalidRequest(
                 f"n: is {num_choices}; expected at most {limit}, the choices that run or wait here",
                 "n",
             )
-        if self._num_present + num_choices > limit:
-            raise Overloaded(f"{self._num_present} requests are running or waiting; try again")
+        num_taken = self._num_present + self._num_arriving
+        if num_taken + num_choices > limit:
+            raise Overloaded(f"{num_taken} requests are running or waiting; try again")
+        self._num_arriving += num_choices
+        try:
+            yield
+        finally:
+            self._num_arriving -= num_choices

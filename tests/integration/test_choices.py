@@ -1,5 +1,6 @@
 """Several choices of one request, on real workers, over every front end."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -197,6 +198,23 @@ async def test_all_choices_count_against_the_limits() -> None:
         assert [of_choice(steps, i) for i in range(3)] == [
             said_alone(i, eos=False) for i in range(3)
         ]
+
+
+async def test_requests_that_come_at_once_count_against_the_limits() -> None:
+    """As soon as they arrive: admission gives way to others before an answer begins."""
+    limits = Limits(max_running_requests=2, max_waiting_requests=3)
+    async with table_service(limits=limits) as service:
+        generator = service.running.generator
+
+        async def answered(index: int) -> bool:
+            try:
+                generation = await generator.prepare(request(request_id=f"at-once-{index}"))
+            except Overloaded:
+                return False
+            return bool([step async for step in generator.stream(generation)])
+
+        assert sum(await asyncio.gather(*map(answered, range(20)))) == 5
+        assert await answered(20), "the room of those that were refused is free"
 
 
 async def test_the_others_go_on_when_a_choice_moves_to_another_target() -> None:
