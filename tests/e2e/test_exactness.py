@@ -5,13 +5,15 @@ requests run at once and how tokens are chosen are combined in pairs: every valu
 value of each other.
 """
 
-import itertools
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 import pytest
 from answers import OFF, Answer, Body, FrontEnd, ask, ask_all, check_equal, drafts
+from company import company
 from conftest import KV_CACHE_TOKENS
 from observed import metrics
+from pairwise import pairwise_cover
 from processes import Coordinator, Processes, Stack, Worker
 from prompts import read_prompts
 
@@ -22,29 +24,11 @@ FACTORS: dict[str, tuple[object, ...]] = {
     "drafter": ("prompt-lookup", "draft-model", "self"),
     "concurrency": (8, 1),
     "temperature": (0.0, 0.8),
+    "has_company": (True, False),
 }
 NUM_PROMPTS = 12
 NUM_TOKENS = 32
 FAILURES = "draft_failures_total"
-
-
-def pairwise_cover(*factors: Iterable[object]) -> list[tuple[object, ...]]:
-    """Few combinations in which every two values of different factors meet.
-
-    Of equally good combinations the first is taken, so the first values come most often.
-    """
-
-    def pairs(combination: tuple[object, ...]) -> set[object]:
-        return set(itertools.combinations(enumerate(combination), 2))
-
-    combinations = list(itertools.product(*factors))
-    missing = set().union(*map(pairs, combinations))
-    cover = []
-    while missing:
-        best = max(combinations, key=lambda combination: len(pairs(combination) & missing))
-        cover.append(best)
-        missing -= pairs(best)
-    return cover
 
 
 COVER = pairwise_cover(*FACTORS.values())
@@ -84,9 +68,17 @@ class Expected:
         return self._answers[temperature]
 
     async def check(
-        self, temperature: float, drafter: str, num_drafts: int, concurrency: int
+        self,
+        temperature: float,
+        drafter: str,
+        num_drafts: int,
+        concurrency: int,
+        has_company: bool,
     ) -> None:
-        """Ask again with these drafts: all, or one half or the other where it is one by one."""
+        """Ask again with these drafts: all, or one half or the other where it is one by one.
+
+        With company, requests of other kinds run in the same batches.
+        """
         expected = await self.answers(temperature)
         speculation = drafts(drafter, num_drafts)
         bodies = [{**body, "speculation": speculation} for body in self.bodies(temperature)]
@@ -94,7 +86,8 @@ class Expected:
         if concurrency == 1:
             half = len(bodies) // 2
             numbers = numbers[:half] if temperature else numbers[half:]
-        answers = await ask_all(self._coordinator, [bodies[n] for n in numbers], concurrency)
+        async with company(self._coordinator) if has_company else nullcontext():
+            answers = await ask_all(self._coordinator, [bodies[n] for n in numbers], concurrency)
         for number, answer in zip(numbers, answers, strict=True):
             what = f"prompt {number} with {num_drafts} drafts by {drafter}"
             check_equal(answer, expected[number], what)
@@ -109,9 +102,14 @@ def expected(model_stack: Stack) -> Expected:
 
 @pytest.mark.parametrize(tuple(FACTORS), COVER)
 async def test_drafts_change_nothing_of_an_answer(
-    expected: Expected, num_drafts: int, drafter: str, concurrency: int, temperature: float
+    expected: Expected,
+    num_drafts: int,
+    drafter: str,
+    concurrency: int,
+    temperature: float,
+    has_company: bool,
 ) -> None:
-    await expected.check(temperature, drafter, num_drafts, concurrency)
+    await expected.check(temperature, drafter, num_drafts, concurrency, has_company)
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +121,14 @@ def long_expected(model_stack: Stack) -> Expected:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(tuple(FACTORS), COVER)
 async def test_drafts_change_nothing_of_many_long_answers(
-    long_expected: Expected, num_drafts: int, drafter: str, concurrency: int, temperature: float
+    long_expected: Expected,
+    num_drafts: int,
+    drafter: str,
+    concurrency: int,
+    temperature: float,
+    has_company: bool,
 ) -> None:
-    await long_expected.check(temperature, drafter, num_drafts, concurrency)
+    await long_expected.check(temperature, drafter, num_drafts, concurrency, has_company)
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +143,12 @@ def bfloat16_expected(processes: Processes, model_workers: dict[str, Worker]) ->
 
 
 @pytest.mark.parametrize(
-    ("drafter", "num_drafts", "concurrency", "temperature"),
-    [("prompt-lookup", 8, 1, 0.0), ("draft-model", 3, 8, 0.8), ("self", 5, 8, 0.0)],
+    ("drafter", "num_drafts", "concurrency", "temperature", "has_company"),
+    [
+        ("prompt-lookup", 8, 1, 0.0, False),
+        ("draft-model", 3, 8, 0.8, True),
+        ("self", 5, 8, 0.0, False),
+    ],
 )
 async def test_drafts_change_nothing_of_an_answer_in_bfloat16(
     bfloat16_expected: Expected,
@@ -149,8 +156,9 @@ async def test_drafts_change_nothing_of_an_answer_in_bfloat16(
     drafter: str,
     concurrency: int,
     temperature: float,
+    has_company: bool,
 ) -> None:
-    await bfloat16_expected.check(temperature, drafter, num_drafts, concurrency)
+    await bfloat16_expected.check(temperature, drafter, num_drafts, concurrency, has_company)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
