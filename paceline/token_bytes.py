@@ -17,6 +17,9 @@ import tokenizers
 
 from paceline.errors import InvalidConfig
 
+_SPECIAL_TEXT = ("<tool_call>", "</tool_call>")
+"""Some tokenizers have these as special tokens, and yet they are for the reader of an answer."""
+
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -26,7 +29,11 @@ def read_token_bytes(tokenizer_json: bytes, backend: tokenizers.Tokenizer) -> li
     return token_bytes(
         json.loads(tokenizer_json).get("decoder"),
         backend.get_vocab(with_added_tokens=True),
-        frozenset(token_id for token_id, token in added.items() if token.special),
+        frozenset(
+            token_id
+            for token_id, token in added.items()
+            if token.special and token.content not in _SPECIAL_TEXT
+        ),
     )
 
 
