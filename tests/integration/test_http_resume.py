@@ -152,3 +152,31 @@ async def test_what_was_said_under_the_same_name_can_be_had_again(service: Table
     whole = await service.stream(CHAT, **body(CHAT))
     response = await resumed(service, "0", body(CHAT), CHAT)
     assert said(parsed(response.content)[:-1]) == said(whole)
+
+
+async def test_a_stream_of_tool_calls_goes_on_in_mid_call(service: TableService) -> None:
+    function = {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "pattern": "^[a-z]{5,20}$"}},
+            "required": ["city"],
+        },
+    }
+    tools = [{"type": "function", "function": function}]
+    asked = body(CHAT, tools=tools, tool_choice="required", max_tokens=300, ignore_eos=False)
+
+    def calls(events: list[Event]) -> tuple[list[str], str]:
+        deltas = [choice["delta"] for event in events for choice in event.data["choices"]]
+        found = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        ids = [call["id"] for call in found if "id" in call]
+        return ids, "".join(call["function"].get("arguments", "") for call in found)
+
+    whole = await service.stream(CHAT, **asked)
+    assert calls(whole)[0]
+    for number in range(0, len(whole), 3):
+        response = await resumed(service, whole[number].id, asked, CHAT)
+        rest = parsed(response.content)[:-1]
+        had, got = calls(whole[: number + 1]), calls(rest)
+        assert (had[0] + got[0], had[1] + got[1]) == calls(whole)
+        assert rest[-1].data["usage"] == whole[-1].data["usage"]
