@@ -11,6 +11,7 @@ without a limit, small models fill their answers with white space.
 
 import json
 import re
+from functools import cache
 from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
@@ -147,8 +148,7 @@ def _parsed(schema: str, field: str) -> dict[str, Any]:
 
 
 def _check(grammar: str, field: str) -> None:
-    # Its tokens are the bytes: whatever can be written at all can be written with them.
-    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
+    matcher = LLMatcher(_bytes(), grammar, log_level=0)
     if matcher.is_error():
         found = _CAUSE.match(matcher.get_error())
         cause = " ".join((found[1] if found else matcher.get_error()).split())
@@ -156,3 +156,9 @@ def _check(grammar: str, field: str) -> None:
     matcher.compute_bitmask()
     if matcher.is_error():
         raise InvalidRequest(f"{field}: cannot be used: there is nothing that meets it", field)
+
+
+@cache
+def _bytes() -> LLTokenizer:
+    """Tokens that are bytes: what can be written at all can be written with them."""
+    return LLTokenizer("byte")

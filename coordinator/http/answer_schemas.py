@@ -73,7 +73,23 @@ def _chunk(kind: str, content: Mapping[str, Schema]) -> Schema:
     return _object(_head(kind, _choice(content, _or_null(_REASON))), optional)
 
 
-_MESSAGE = _object({"role": {"enum": ["assistant"]}, "content": _TEXT_OR_NULL})
+_CALL = _object(
+    {
+        "id": TEXT,
+        "type": {"enum": ["function"]},
+        "function": _object({"name": TEXT, "arguments": TEXT}),
+    }
+)
+_CALL_DELTA = _object(
+    {"index": _COUNT, "function": _object({"arguments": TEXT}, {"name": TEXT})},
+    {"id": TEXT, "type": {"enum": ["function"]}},
+)
+_MESSAGE = _object(
+    {"role": {"enum": ["assistant"]}, "content": _TEXT_OR_NULL}, {"tool_calls": _list(_CALL)}
+)
+_DELTA = _object(
+    {}, {"role": {"enum": ["assistant"]}, "content": TEXT, "tool_calls": _list(_CALL_DELTA)}
+)
 _MODEL = _object({"id": TEXT, "object": {"enum": ["model"]}, "created": _COUNT, "owned_by": TEXT})
 _ERROR = _object(
     {
@@ -86,7 +102,7 @@ _ERROR = _object(
 
 ANSWERS: dict[str, Schema] = {
     "ChatAnswer": _answer("chat.completion", {"message": _MESSAGE}),
-    "ChatChunk": _chunk("chat.completion.chunk", {"delta": OBJECT}),
+    "ChatChunk": _chunk("chat.completion.chunk", {"delta": _DELTA}),
     "CompletionAnswer": _answer("text_completion", {"text": TEXT}),
     "CompletionChunk": _chunk("text_completion", {"text": TEXT}),
     "Error": _object({"error": _ERROR}),

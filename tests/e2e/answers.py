@@ -145,6 +145,9 @@ def grpc_request(body: Body) -> GenerateRequest:
             request.chat.messages.extend(coordinator_pb2.ChatMessage(**m) for m in messages)
     if "speculation" in body:
         request.speculation.CopyFrom(coordinator_pb2.Speculation(**body.pop("speculation")))
+    if "response_format" in body:
+        schema = body.pop("response_format")["json_schema"]["schema"]
+        request.response_format.json_schema = json.dumps(schema)
     for token_id, bias in body.pop("logit_bias", {}).items():
         request.logit_bias[int(token_id)] = bias
     stop = body.pop("stop", None) or []

@@ -110,6 +110,19 @@ def is_as_described(value: object, name: str) -> None:
     jsonschema.Draft202012Validator(schema).validate(value)
 
 
+async def test_calls_of_tools_are_as_described_too() -> None:
+    async with table_service() as service:
+        body: dict[str, Any] = {
+            "messages": [{"role": "user", "content": "x"}],
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+        }
+        is_as_described(await service.post(CHAT, **body), "ChatAnswer")
+        for event in await service.stream(CHAT, **body):
+            is_as_described(event.data, "ChatChunk")
+
+
 @pytest.mark.parametrize(("path", "name"), [(CHAT, "Chat"), (COMPLETIONS, "Completion")])
 async def test_events_are_as_described_too(path: str, name: str) -> None:
     async with table_service() as service:
