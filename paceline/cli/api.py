@@ -100,7 +100,10 @@ class CoordinatorApi:
 
     def model(self) -> str:
         """The name of the model that is served."""
-        return str(self._get("/v1/models")["data"][0]["id"])
+        models = self._get("/v1/models")["data"]
+        if not models:
+            raise ApiError(f"{self._url} serves no model yet; try again when a target is ready")
+        return str(models[0]["id"])
 
     def status(self) -> dict[str, Any]:
         """The state of the whole service."""

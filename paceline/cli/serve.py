@@ -4,7 +4,7 @@ import json
 import time
 
 from paceline.cli import options, terminal
-from paceline.cli.api import CoordinatorApi
+from paceline.cli.api import ApiError, CoordinatorApi
 from paceline.cli.local_service import DRAIN_S, LocalService, local_service
 
 CHECK_INTERVAL_S = 0.2
@@ -24,8 +24,7 @@ def serve(server: options.ServerOptions) -> None:
 def _run(service: LocalService) -> None:
     """Return when told to stop, which is the usual way to end it and so not a failure."""
     try:
-        with CoordinatorApi(service.url) as api:
-            _print_addresses(api.model(), service.url, service.grpc_address)
+        _print_addresses(_model(service), service.url, service.grpc_address)
         while True:
             time.sleep(CHECK_INTERVAL_S)
             service.check()
@@ -33,6 +32,17 @@ def _run(service: LocalService) -> None:
         service.last_words = (
             f"Stopping; running answers have {DRAIN_S:g} s to end. Ctrl-C stops at once."
         )
+
+
+def _model(service: LocalService) -> str:
+    """The name of the model; a service that leaves one question open is not ended for it."""
+    with CoordinatorApi(service.url) as api:
+        while True:
+            try:
+                return api.model()
+            except ApiError:
+                time.sleep(CHECK_INTERVAL_S)
+                service.check()
 
 
 def _print_addresses(model: str, url: str, grpc_address: str) -> None:

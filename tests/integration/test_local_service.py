@@ -203,6 +203,29 @@ def test_without_the_last_target_or_the_coordinator_everything_ends(
     wait_until_gone(served.all_pids())
 
 
+def answering_the_first_question_with(code: str) -> str:
+    """A coordinator that does something else once when it is asked which model it serves."""
+    once = f"if self.path == '/v1/models' and unasked and unasked.pop():\n            {code}"
+    asked = COORDINATOR.replace(
+        "self.send_response(200)", f"{once}\n        self.send_response(200)"
+    )
+    return f"NAME = 'coordinator'{NOTE}unasked = [True]{asked}"
+
+
+@pytest.mark.parametrize("code", ["return", "self.send_response(503); self.end_headers(); return"])
+def test_a_question_that_stays_open_does_not_end_the_service(serve: Serve, code: str) -> None:
+    served = serve("--redis-url", "none", coordinator=answering_the_first_question_with(code))
+    served.wait_ready()
+    assert all(map(is_running, served.all_pids()))
+
+
+def test_a_coordinator_that_dies_when_it_is_ready_is_named(serve: Serve) -> None:
+    dies = answering_the_first_question_with("os.kill(os.getpid(), signal.SIGKILL)")
+    status, errors = serve("--redis-url", "none", coordinator=dies).end()
+    assert status == 1
+    assert "coordinator ended (signal SIGKILL" in errors
+
+
 def test_generate_says_which_process_ended_the_answer(tmp_path: Path) -> None:
     dies = f"NAME = 'coordinator'{NOTE}{COORDINATOR}".replace(
         "port =", "    def do_POST(self):\n        os.kill(os.getpid(), signal.SIGKILL)\nport ="
