@@ -36,6 +36,8 @@ def open_channel(address: str) -> grpc.aio.Channel:
             *_COMMON_OPTIONS,
             ("grpc.keepalive_time_ms", KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            # `http_proxy` is meant for the web; few such proxies let other ports through.
+            ("grpc.enable_http_proxy", 0),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 2_000),

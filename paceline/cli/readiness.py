@@ -12,7 +12,11 @@ class GrpcProbe:
 
     def __init__(self, address: str, service_name: str) -> None:
         # Reconnects fast: the server is expected to appear any moment.
-        options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50)]
+        options = [
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 50),
+            ("grpc.enable_http_proxy", 0),
+        ]
         self._stub = health_pb2_grpc.HealthStub(grpc.insecure_channel(address, options))
         self._request = health_pb2.HealthCheckRequest(service=service_name)
 
