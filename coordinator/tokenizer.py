@@ -23,6 +23,10 @@ ROLES = ("system", "user", "assistant", "tool")
 
 NO_LIMIT = sys.maxsize
 
+_FOR_ALL, _FOR_TOOLS = "default", "tool_use"
+"""Names of chat templates: the second one is for conversations in which tools are offered, if it is
+there (the convention of transformers)."""
+
 
 class Tokenizer:
     """The tokenizer, chat template and end-of-sequence tokens of one model."""
@@ -48,8 +52,11 @@ class Tokenizer:
         self._longest = max(map(len, self._backend.get_vocab(with_added_tokens=True)))
         self.vocab_size = len(self._bytes)
         self.eos_token_ids = self._eos_token_ids(_parsed(contents, "generation_config.json"))
-        source = _chat_template_source(contents, config)
-        self._chat_template = ChatTemplate(source, self._special_tokens) if source else None
+        self._chat_templates = {
+            name: ChatTemplate(source, self._special_tokens)
+            for name, source in _chat_template_sources(contents, config).items()
+            if name in (_FOR_ALL, _FOR_TOOLS)
+        }
 
     def encode(self, text: str, max_tokens: int = NO_LIMIT) -> tuple[int, ...]:
         """The ids of a text as it is, with the tokens that the model expects around any text.
@@ -71,7 +78,10 @@ class Tokenizer:
             InvalidRequest: there is no chat template, the conversation does not fit it, or is
                 longer than `max_tokens` can say.
         """
-        if self._chat_template is None:
+        template = self._chat_templates.get(_FOR_ALL)
+        if tools:
+            template = self._chat_templates.get(_FOR_TOOLS, template)
+        if template is None:
             raise InvalidRequest(
                 "messages cannot be used: the model has no chat template; use a prompt", "messages"
             )
@@ -85,7 +95,7 @@ class Tokenizer:
                     f"messages[{index}].role",
                 )
         # The template writes the special tokens itself.
-        rendered = self._chat_template.render(messages, tools)
+        rendered = template.render(messages, tools)
         return self._encode(rendered, "messages", max_tokens, add_special_tokens=False)
 
     def encode_prediction(self, text: str, max_tokens: int = NO_LIMIT) -> tuple[int, ...]:
@@ -187,17 +197,19 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return {name: token for name, token in tokens.items() if isinstance(token, str)}
 
 
-def _chat_template_source(contents: Mapping[str, bytes], config: Mapping[str, Any]) -> str | None:
+def _chat_template_sources(
+    contents: Mapping[str, bytes], config: Mapping[str, Any]
+) -> dict[str, str]:
+    """Chat templates by name."""
     if "chat_template.jinja" in contents:
-        return contents["chat_template.jinja"].decode()
+        return {_FOR_ALL: contents["chat_template.jinja"].decode()}
     match config.get("chat_template"):
         case str(source):
-            return source
+            return {_FOR_ALL: source}
         case [*templates]:
-            named = {template["name"]: template["template"] for template in templates}
-            return named.get("default")
+            return {template["name"]: template["template"] for template in templates}
         case _:
-            return None
+            return {}
 
 
 def _parsed(contents: Mapping[str, bytes], name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from coordinator.requests import ChatMessage
 from coordinator.tokenizer import Tokenizer, check_token_ids
+from coordinator.tools import NO_PARAMETERS, Tool
 from paceline.engine.table_tokenizer import table_tokenizer_files
 from paceline.errors import InvalidConfig, InvalidRequest
 
@@ -202,9 +203,10 @@ def test_a_prompt_is_never_cut_even_if_the_file_says_so() -> None:
     assert Tokenizer(files.items()).encode("abcdef") == (256, *b"abcdef")
 
 
-def test_the_named_default_template_is_used() -> None:
+def test_of_named_templates_the_default_is_used_and_another_for_tools() -> None:
     templates = [
-        {"name": "tool_use", "template": "wrong"},
+        {"name": "rag", "template": "{% wrong"},
+        {"name": "tool_use", "template": "{{ tools[0].function.name }}<tool_call>"},
         {
             "name": "default",
             "template": "{{ messages[0].content }}{% generation %}!{% endgeneration %}",
@@ -212,6 +214,8 @@ def test_the_named_default_template_is_used() -> None:
     ]
     tokenizer = Tokenizer(table_files(chat_template=templates).items())
     assert tokenizer.encode_chat([ChatMessage("user", "ab")]) == tuple(b"ab!")
+    tools = [Tool("f", "", NO_PARAMETERS)]
+    assert tokenizer.encode_chat([ChatMessage("user", "ab")], tools=tools) == tuple(b"f<tool_call>")
 
 
 @pytest.mark.parametrize(
