@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from http_service import CHAT
+from http_service import CHAT, Event, parsed
 from table_service import TableService, table_service
 from worker_servers import draft_server
 
@@ -137,6 +137,34 @@ async def test_the_clients_stream_helper_puts_calls_together(client: openai.Asyn
         answer = await stream.get_final_completion()
     [call] = answer.choices[0].message.tool_calls or []
     check_call(call)
+
+
+async def test_a_stream_that_breaks_off_goes_on_in_the_middle_of_a_call(
+    service: TableService,
+) -> None:
+    body = {**ONE, "tools": [WEATHER], "tool_choice": "required", "request_id": "broken"}
+    events = await service.stream(CHAT, **body)
+
+    def pieces(found: list[Event]) -> list[dict[str, Any]]:
+        deltas = [event.data["choices"][0]["delta"] for event in found]
+        return [piece for delta in deltas for piece in delta.get("tool_calls", ())]
+
+    whole = pieces(events)
+    for kept in (2, 4, len(events) - 2):
+        response = await service.client.post(
+            CHAT, json={**body, "stream": True}, headers={"last-event-id": str(events[kept].id)}
+        )
+        assert response.status_code == 200, response.text
+        *rest, done = parsed(response.content)
+        assert done.data == "[DONE]"
+        told = [*pieces(events[: kept + 1]), *pieces(rest)]
+        assert told[0] == whole[0] and not any("id" in piece for piece in told[1:])
+        arguments = ["".join(p["function"]["arguments"] for p in way) for way in (whole, told)]
+        assert arguments[0] == arguments[1]
+        assert rest[-1].data["choices"][0]["finish_reason"] == "tool_calls"
+    other = {**body, "tools": [NOW], "stream": True}
+    refused = await service.client.post(CHAT, json=other, headers={"last-event-id": "3"})
+    assert refused.status_code == 400
 
 
 @pytest.mark.parametrize("method", ["off", "self", "prompt-lookup"])
