@@ -1,6 +1,5 @@
-"""Calls of tools, as OpenAI's own client and gRPC see them, on the table model."""
+"""Calls of tools, as OpenAI's own client sees them, on the table model."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,39 +7,10 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from http_service import CHAT, Event, parsed
+from http_service import CHAT
 from table_service import TableService, table_service
+from tool_requests import ASKED, MESSAGES, NOW, ONE, SCHEMA, WEATHER
 from worker_servers import draft_server
-
-from coordinator.tool_calls import ToolCallParser
-from paceline.client import Client
-from paceline.v1 import coordinator_pb2 as pb
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "pattern": "^[a-z]{1,12}$"},
-        "unit": {"$ref": "#/$defs/unit"},
-    },
-    "required": ["city", "unit"],
-    "additionalProperties": False,
-    "$defs": {"unit": {"enum": ["celsius", "fahrenheit"]}},
-}
-WEATHER: Any = {
-    "type": "function",
-    "function": {"name": "get_weather", "description": "Tells.", "parameters": SCHEMA},
-}
-NOW: Any = {"type": "function", "function": {"name": "now"}}
-MESSAGES: Any = [{"role": "user", "content": "the rain in"}]
-ASKED: Any = {
-    "model": "table:7",
-    "messages": MESSAGES,
-    "temperature": 1.0,
-    "seed": 3,
-    "max_tokens": 400,
-    "tools": [WEATHER, NOW],
-}
-ONE: Any = {**ASKED, "parallel_tool_calls": False}
 
 
 @pytest.fixture
@@ -139,34 +109,6 @@ async def test_the_clients_stream_helper_puts_calls_together(client: openai.Asyn
     check_call(call)
 
 
-async def test_a_stream_that_breaks_off_goes_on_in_the_middle_of_a_call(
-    service: TableService,
-) -> None:
-    body = {**ONE, "tools": [WEATHER], "tool_choice": "required", "request_id": "broken"}
-    events = await service.stream(CHAT, **body)
-
-    def pieces(found: list[Event]) -> list[dict[str, Any]]:
-        deltas = [event.data["choices"][0]["delta"] for event in found]
-        return [piece for delta in deltas for piece in delta.get("tool_calls", ())]
-
-    whole = pieces(events)
-    for kept in (2, 4, len(events) - 2):
-        response = await service.client.post(
-            CHAT, json={**body, "stream": True}, headers={"last-event-id": str(events[kept].id)}
-        )
-        assert response.status_code == 200, response.text
-        *rest, done = parsed(response.content)
-        assert done.data == "[DONE]"
-        told = [*pieces(events[: kept + 1]), *pieces(rest)]
-        assert told[0] == whole[0] and not any("id" in piece for piece in told[1:])
-        arguments = ["".join(p["function"]["arguments"] for p in way) for way in (whole, told)]
-        assert arguments[0] == arguments[1]
-        assert rest[-1].data["choices"][0]["finish_reason"] == "tool_calls"
-    other = {**body, "tools": [NOW], "stream": True}
-    refused = await service.client.post(CHAT, json=other, headers={"last-event-id": "3"})
-    assert refused.status_code == 400
-
-
 @pytest.mark.parametrize("method", ["off", "self", "prompt-lookup"])
 async def test_speculation_changes_no_call(service: TableService, method: str) -> None:
     body = {**ONE, "tool_choice": "required", "return_token_ids": True}
@@ -254,73 +196,3 @@ async def test_what_cannot_be_called_is_refused_by_name(
     with pytest.raises(openai.BadRequestError) as caught:
         await client.chat.completions.create(**{**ASKED, **changes})
     assert caught.value.param == param
-
-
-def asked_over_grpc(**changes: Any) -> pb.GenerateRequest:
-    fields = {
-        "chat": pb.Chat(messages=[pb.ChatMessage(role="user", content="the rain in")]),
-        "temperature": 1.0,
-        "seed": 3,
-        "max_tokens": 400,
-        "tools": [
-            pb.Tool(name="get_weather", description="Tells.", parameters=json.dumps(SCHEMA)),
-            pb.Tool(name="now"),
-        ],
-        "tool_choice": "required",
-        "parallel_tool_calls": False,
-        **changes,
-    }
-    return pb.GenerateRequest(**fields)
-
-
-async def collected(parts: AsyncIterator[pb.GenerateResponse]) -> tuple[str, str, str, int]:
-    """Id, name and arguments of the only call, and the finish reason."""
-    id = name = arguments = ""
-    reason = pb.FINISH_REASON_UNSPECIFIED
-    async for part in parts:
-        assert not part.text
-        for delta in part.tool_calls:
-            assert delta.number == 0
-            id, name, arguments = id + delta.id, name + delta.name, arguments + delta.arguments
-        reason = part.finish_reason or reason
-    return id, name, arguments, reason
-
-
-async def test_over_grpc_calls_are_the_same_also_when_the_stream_breaks(
-    service: TableService,
-) -> None:
-    whole = await service.post(CHAT, **ONE, tool_choice="required")
-    [expected] = whole["choices"][0]["message"]["tool_calls"]
-    async with Client(service.grpc_address) as client:
-        found = await collected(client.generate(asked_over_grpc()))
-        assert found[1:] == (
-            expected["function"]["name"],
-            expected["function"]["arguments"],
-            pb.FINISH_REASON_TOOL_CALLS,
-        )
-
-        async def broken() -> AsyncIterator[pb.GenerateResponse]:
-            num_parts = 0
-            async for part in client.generate(asked_over_grpc(request_id="again")):
-                yield part
-                num_parts += 1
-                if num_parts in (3, 6):
-                    await service.restart_grpc()
-
-        again = await asyncio.wait_for(collected(broken()), 20)
-    assert again[1:] == found[1:]
-    assert again[0] == ToolCallParser("again/0")._id(0)
-
-
-async def test_over_grpc_tools_need_a_conversation_and_a_known_choice(
-    service: TableService,
-) -> None:
-    for changes, message in (
-        ({"chat": None, "prompt": "x"}, "tools: are set beside a prompt"),
-        ({"tool_choice": "perhaps"}, "tool_choice: is 'perhaps'"),
-        ({"tool_name": "other"}, "tool_choice: is 'other'"),
-    ):
-        asked = asked_over_grpc(**changes)
-        fields = {field.name: value for field, value in asked.ListFields()}
-        with pytest.raises(Exception, match=message):
-            await service.generate(**fields)
