@@ -4,21 +4,18 @@ Everything that is wrong with a request is found here, before its first token, a
 sentence that names the field, its value and what was expected.
 """
 
-import asyncio
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeGuard
 
 from coordinator.records import Lease, Placement
 from coordinator.requests import (
-    ChatMessage,
     FinishReason,
     Generation,
     GenerationRequest,
     Speculation,
 )
-from coordinator.tokenizer import Tokenizer, check_token_ids
+from coordinator.tokenizer import Tokenizer
 from paceline.errors import InvalidRequest, Unavailable, shown
 from paceline.rounds import AcceptanceRule, SequenceSettings
 
@@ -28,6 +25,8 @@ MAX_STOP_LENGTH = 4096
 """Characters. What may be the beginning of a stop text is held back."""
 MAX_SESSION_ID_LENGTH = 256
 MAX_SPECULATIVE_TOKENS = 64
+MAX_LOGPROBS = 20
+"""Most likely tokens that are told in the place of each: as in OpenAI's chats, and in vLLM."""
 MAX_CHOICES = 16
 """Choices of a request: as many sequences, which share the workers with everybody else's."""
 
@@ -62,43 +61,6 @@ class Admitted(Generation):
     prediction_token_ids: tuple[int, ...] = ()
 
 
-async def encode_prompt(
-    tokenizer: Tokenizer, request: GenerationRequest, max_model_len: int
-) -> tuple[int, ...]:
-    """The prompt in tokens, off the event loop; raises `InvalidRequest`."""
-    prompt = request.prompt
-    token_ids: tuple[int, ...]
-    if request.tools and not (isinstance(prompt, tuple) and _is_chat(prompt)):
-        raise InvalidRequest("tools: are set beside a prompt; expected a conversation", "tools")
-    if isinstance(prompt, str):
-        token_ids = await asyncio.to_thread(tokenizer.encode, prompt, max_model_len)
-    elif _is_chat(prompt):
-        token_ids = await asyncio.to_thread(
-            tokenizer.encode_chat, prompt, max_model_len, request.offered_tools
-        )
-    else:
-        token_ids = tuple(item for item in prompt if isinstance(item, int))
-        await asyncio.to_thread(check_token_ids, "prompt", token_ids, tokenizer.vocab_size)
-    if not token_ids:
-        raise InvalidRequest("prompt: has no tokens; expected at least one", "prompt")
-    return token_ids
-
-
-async def encode_prediction(
-    tokenizer: Tokenizer, request: GenerationRequest, max_model_len: int
-) -> tuple[int, ...]:
-    """The prediction in tokens, off the event loop; raises `InvalidRequest`."""
-    if not request.prediction:
-        return ()
-    return await asyncio.to_thread(tokenizer.encode_prediction, request.prediction, max_model_len)
-
-
-def _is_chat(
-    prompt: tuple[int, ...] | tuple[ChatMessage, ...],
-) -> TypeGuard[tuple[ChatMessage, ...]]:
-    return bool(prompt) and isinstance(prompt[0], ChatMessage)
-
-
 def check_values(request: GenerationRequest, vocab_size: int) -> None:
     """Raise `InvalidRequest` for a value that no model could use."""
     _check(
@@ -109,10 +71,10 @@ def check_values(request: GenerationRequest, vocab_size: int) -> None:
     )
     _check(1 <= request.n <= MAX_CHOICES, "n", request.n, f"1 to {MAX_CHOICES}")
     _check(
-        request.max_tokens is None or request.max_tokens >= 1,
+        request.max_tokens is None or request.max_tokens >= 0,
         "max_tokens",
         request.max_tokens,
-        "at least 1",
+        "at least 0",
     )
     _check(0 <= request.temperature <= 2, "temperature", request.temperature, "0 to 2")
     _check(0 < request.top_p <= 1, "top_p", request.top_p, "above 0, up to 1")
@@ -123,6 +85,15 @@ def check_values(request: GenerationRequest, vocab_size: int) -> None:
         _check(-2 <= penalty <= 2, name, penalty, "-2 to 2")
     penalty = request.repetition_penalty
     _check(0.01 <= penalty <= 100, "repetition_penalty", penalty, "0.01 to 100")
+    number = request.num_logprobs
+    expected = f"0 to {MAX_LOGPROBS}"
+    _check(number is None or 0 <= number <= MAX_LOGPROBS, "num_logprobs", number, expected)
+    _check(
+        number is not None or not request.prompt_logprobs,
+        "prompt_logprobs",
+        request.prompt_logprobs,
+        "num_logprobs to be set with it",
+    )
     _check(request.min_tokens >= 0, "min_tokens", request.min_tokens, "at least 0")
     seed = request.seed
     _check(seed is None or 0 <= seed < 2**64, "seed", seed, "0 to 2**64 - 1")
@@ -281,6 +252,7 @@ def sequence_settings(
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         repetition_penalty=request.repetition_penalty,
+        num_logprobs=request.num_logprobs,
         acceptance_rule=AcceptanceRule[request.speculation.acceptance_rule.upper()],
         grammar=generation.grammar,
     )

@@ -16,12 +16,15 @@ from coordinator.progress import Progress
 from coordinator.records import Placement, SessionStore
 from coordinator.requests import GenerationStep
 from coordinator.router import PlacedWorkers, Router
+from coordinator.scoring import score
 from coordinator.sequence import RoundRefused, Sequence
 from coordinator.speculation_policies import SpeculationPolicies
 from coordinator.text_stream import TextStream
+from coordinator.token_speller import TokenSpeller
 from coordinator.tokenizer import Tokenizer
 from coordinator.tool_calls import ToolCallParser
 from paceline.errors import InvalidRequest, Unavailable
+from paceline.rounds import SequenceSettings, TokenLogprobs
 from paceline.token_log import TokenLog
 
 
@@ -51,20 +54,14 @@ class Answering:
         calls = None
         if request.offered_tools:
             calls = ToolCallParser(f"{request.request_id}/{choice}")
-        progress = Progress(generation, text, resume_from, choice, calls)
+        speller = TokenSpeller(tokenizer) if request.num_logprobs is not None else None
+        progress = Progress(generation, text, resume_from, choice, calls, speller)
         recorded = generation.recorded_token_ids
         sequence = Sequence(
             settings,
             TokenLog.of((*generation.prompt_token_ids, *recorded)),
             len(generation.prompt_token_ids),
         )
-        if recorded:
-            ended = sequence.has_ended or generation.recorded_finish is not None
-            step = progress.advance(recorded, ended)
-            if step is not None:
-                yield step
-            if progress.finish_reason is not None:
-                return
         affinity = generation.placement or await self._affinity(generation)
         drafter = self._policies.drafter(request.speculation)
         workers = self._router.place(generation.prompt_token_ids, affinity, drafter)
@@ -72,12 +69,25 @@ class Answering:
             request.speculation, drafter, generation.prediction_token_ids
         )
         try:
+            await _score_prompt(generation, settings, tokenizer, workers)
+            if recorded or sequence.has_ended:
+                logprobs = await _recorded_logprobs(sequence, resume_from, workers)
+                ended = sequence.has_ended or generation.recorded_finish is not None
+                step = progress.advance(recorded, ended, logprobs)
+                if step is not None:
+                    yield step
+                if progress.finish_reason is not None:
+                    if request.n == 1:
+                        self._store.finish(generation.lease, progress.finish_reason)
+                    return
             async with aclosing(decode(sequence, workers, speculation)) as rounds:
                 async for committed in rounds:
                     has_begun.set()
                     start = progress.num_committed_tokens
                     self._count_round(generation, workers, committed)
-                    step = progress.advance(committed.token_ids, sequence.has_ended)
+                    step = progress.advance(
+                        committed.token_ids, sequence.has_ended, committed.logprobs
+                    )
                     num_kept = progress.num_committed_tokens - start
                     _count_prediction(generation, committed, num_kept)
                     if step is not None:
@@ -93,8 +103,7 @@ class Answering:
     def _count_round(
         self, generation: Admitted, workers: PlacedWorkers, committed: Committed
     ) -> None:
-        generation.numerics_changed |= workers.numerics_changed
-        generation.numerics |= {workers.placement.numerics} - {""}
+        _note_numerics(generation, workers)
         num_tokens = len(committed.token_ids)
         num_drafts, num_accepted = committed.num_draft_tokens, committed.num_accepted_tokens
         generation.stats.record_pass(num_drafts, num_accepted, num_tokens)
@@ -130,6 +139,34 @@ class Answering:
         if generation.request.session_id:
             return await self._store.affinity(generation.request.session_id)
         return None
+
+
+async def _score_prompt(
+    generation: Admitted, settings: SequenceSettings, tokenizer: Tokenizer, workers: PlacedWorkers
+) -> None:
+    """Ask for the prompt's log-probabilities, once for all choices."""
+    if not generation.request.prompt_logprobs or generation.prompt_logprobs:
+        return
+    token_ids = generation.prompt_token_ids
+    logprobs = await score(token_ids, 1, settings, workers)
+    _note_numerics(generation, workers)
+    generation.prompt_logprobs = TokenSpeller(tokenizer).spell(token_ids, (None, *logprobs))
+
+
+async def _recorded_logprobs(
+    sequence: Sequence, resume_from: int, workers: PlacedWorkers
+) -> list[TokenLogprobs | None]:
+    """Of the recorded tokens, which the record itself does not have; None for the client's own."""
+    settings, start = sequence.settings, sequence.num_prompt_tokens + resume_from
+    if settings.num_logprobs is None:
+        return []
+    logprobs = await score(sequence.log.token_ids, start, settings, workers)
+    return [*([None] * (sequence.num_new_tokens - len(logprobs))), *logprobs]
+
+
+def _note_numerics(generation: Admitted, workers: PlacedWorkers) -> None:
+    generation.numerics_changed |= workers.numerics_changed
+    generation.numerics |= {workers.placement.numerics} - {""}
 
 
 def _count_prediction(generation: Admitted, committed: Committed, num_kept: int) -> None:

@@ -19,8 +19,6 @@ from coordinator.admission import (
     check_same,
     check_speculation,
     check_values,
-    encode_prediction,
-    encode_prompt,
     token_limit,
     with_rule,
 )
@@ -28,6 +26,7 @@ from coordinator.answer_grammar import answer_grammar
 from coordinator.answering import Answering
 from coordinator.choices import interleave
 from coordinator.metrics import Metrics
+from coordinator.prompts import encode_prediction, encode_prompt, prompt_text
 from coordinator.records import SessionStore
 from coordinator.requests import (
     FinishReason,
@@ -116,6 +115,7 @@ class Generator:
             created=int(time.time()),
             grammar=grammar,
             prediction_token_ids=prediction_token_ids,
+            prompt_text=prompt_text(tokenizer, request, prompt_token_ids),
         )
         generation.lease = await self._store.open(generation)
         return generation
@@ -146,7 +146,9 @@ class Generator:
             raise NotFound(f"request_id: no request {shown(request_id)} is on record", "request_id")
         admitted = resumption.generation
         check_resume_from(resume_from, admitted, len(resumption.token_ids))
+        text = ""
         if expected is not None:
+            text = prompt_text(tokenizer, expected, admitted.prompt_token_ids)
             prompt = await encode_prompt(tokenizer, expected, model.max_model_len)
             expected = replace(expected, prompt=prompt)
             check_same(expected, admitted)
@@ -167,6 +169,7 @@ class Generator:
             placement=resumption.placement,
             numerics=frozenset({resumption.placement.numerics} - {""}),
             prediction_token_ids=prediction_token_ids,
+            prompt_text=text,
         )
 
     async def stream(self, generation: Generation) -> AsyncGenerator[GenerationStep, None]:

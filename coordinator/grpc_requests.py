@@ -36,6 +36,8 @@ def request_of(message: coordinator_pb2.GenerateRequest) -> GenerationRequest:
         repetition_penalty=(
             message.repetition_penalty if message.HasField("repetition_penalty") else 1.0
         ),
+        num_logprobs=message.num_logprobs if message.HasField("num_logprobs") else None,
+        prompt_logprobs=message.prompt_logprobs,
         speculation=Speculation(wanted.method or "auto", number, wanted.acceptance_rule),
         session_id=message.session_id,
         response_schema=_response_schema(message),

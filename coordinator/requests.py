@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from coordinator.scored_tokens import ScoredToken
 from coordinator.tools import Tool, ToolCall, ToolCallDelta, ToolChoice
 
 
@@ -64,6 +65,11 @@ class GenerationRequest:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    num_logprobs: int | None = None
+    """With each token its log-probability, and so many of the most likely tokens in its place.
+    None: nothing of this."""
+    prompt_logprobs: bool = False
+    """Of the tokens of the prompt too."""
     speculation: Speculation = Speculation()
     session_id: str = ""
     response_schema: str = ""
@@ -165,6 +171,8 @@ class GenerationStep:
     """Which of the request's choices it belongs to; their steps come in any order."""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     """What is new of calls; their text is not in `text`."""
+    logprobs: tuple[ScoredToken, ...] = ()
+    """One per token when the request asks for them."""
 
 
 @dataclass(slots=True)
@@ -187,6 +195,10 @@ class Generation:
     """Of `num_committed_tokens`, those that were drafts out of the request's prediction."""
     num_rejected_prediction_tokens: int = 0
     """Other tokens of the prediction that were checked as drafts."""
+    prompt_text: str = ""
+    """The prompt as a text; empty for a chat."""
+    prompt_logprobs: tuple[ScoredToken, ...] = ()
+    """One for each token of the prompt, from the first step on, when the request asks for them."""
     numerics_changed: bool = False
     """The answer moved between workers of unequal arithmetic (DESIGN §3)."""
     numerics: frozenset[str] = frozenset()

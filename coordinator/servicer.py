@@ -14,9 +14,10 @@ from coordinator.requests import (
     GenerationStep,
     SpeculativeStats,
 )
+from coordinator.scored_tokens import ScoredToken
 from paceline.errors import InvalidRequest, PacelineError
 from paceline.grpc_errors import status_of
-from paceline.v1 import coordinator_pb2, coordinator_pb2_grpc
+from paceline.v1 import coordinator_pb2, coordinator_pb2_grpc, tokens_pb2
 
 SERVICE_NAME = "paceline.v1.CoordinatorService"
 
@@ -106,6 +107,8 @@ def _response(
             )
             for delta in step.tool_calls
         ],
+        logprobs=map(_logprobs, step.logprobs),
+        prompt_logprobs=map(_logprobs, generation.prompt_logprobs[1:] if is_first else ()),
     )
     if step.finish_reason is not None:
         response.finish_reason = FINISH_REASONS[step.finish_reason]
@@ -116,6 +119,14 @@ def _response(
         response.usage.rejected_prediction_tokens = generation.num_rejected_prediction_tokens
         response.speculative_decoding.CopyFrom(_stats(generation.stats))
     return response
+
+
+def _logprobs(scored: ScoredToken) -> tokens_pb2.TokenLogprobs:
+    return tokens_pb2.TokenLogprobs(
+        logprob=scored.logprob,
+        top_token_ids=[likely.token.token_id for likely in scored.top],
+        top_logprobs=[likely.logprob for likely in scored.top],
+    )
 
 
 def _stats(stats: SpeculativeStats) -> coordinator_pb2.SpeculativeDecodingMetrics:

@@ -110,6 +110,10 @@ class Tokenizer:
         """What a token adds to a text; nothing when it is special or out of range."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
+    def special_name(self, token_id: int) -> str:
+        """How a token that adds nothing to a text is written; `<id>` where it has no name."""
+        return self._backend.id_to_token(token_id) or f"<{token_id}>"
+
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of tokens that follow a prompt, special tokens left out."""
         return b"".join(map(self.token_bytes, token_ids)).decode(errors="replace")

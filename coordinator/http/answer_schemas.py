@@ -32,7 +32,19 @@ def _or_null(schema: Schema) -> Schema:
 _TOKEN_IDS = {"token_ids": _list(_COUNT), "prompt_token_ids": _list(_COUNT)}
 """With `return_token_ids`."""
 _REASON: Schema = {"enum": ["stop", "length", "tool_calls"]}
-_LOGPROBS: Schema = {"type": ["object", "null"]}
+_NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
+_BYTES: Schema = _or_null(_list({"type": "integer", "minimum": 0, "maximum": 255}))
+_TOKEN = {"token": TEXT, "logprob": {"type": "number"}, "bytes": _BYTES}
+_SCORED_TOKEN = _object({**_TOKEN, "top_logprobs": _list(_object(_TOKEN))})
+_CHAT_LOGPROBS = _object({"content": _list(_SCORED_TOKEN), "refusal": {"type": "null"}})
+_COMPLETION_LOGPROBS = _object(
+    {
+        "tokens": _list(TEXT),
+        "token_logprobs": _list(_NUMBER_OR_NULL),
+        "top_logprobs": _list({"type": ["object", "null"]}),
+        "text_offset": _list(_COUNT),
+    }
+)
 
 _PREDICTION = _object({"accepted_prediction_tokens": _COUNT, "rejected_prediction_tokens": _COUNT})
 _USAGE = _object(
@@ -43,7 +55,8 @@ _METRICS = _object({"speculative_decoding": OBJECT, "numerics_changed": _FLAG})
 
 
 def _choice(content: Mapping[str, Schema], reason: Schema) -> Schema:
-    required = {"index": _COUNT, "logprobs": _LOGPROBS, "finish_reason": reason, **content}
+    logprobs = _or_null(_COMPLETION_LOGPROBS if "text" in content else _CHAT_LOGPROBS)
+    required = {"index": _COUNT, "logprobs": logprobs, "finish_reason": reason, **content}
     return _object(required, _TOKEN_IDS)
 
 

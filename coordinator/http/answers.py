@@ -3,10 +3,13 @@
 Knows the shapes, not how they travel; `coordinator.http.chunks` cuts the same into pieces.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.http.logprobs import chat_logprobs, completion_logprobs
 from coordinator.requests import FinishReason, Generation, GenerationStep, SpeculativeStats
+from coordinator.scored_tokens import ScoredToken
 from coordinator.tools import ToolCallDelta
 
 
@@ -32,6 +35,7 @@ class Answer:
     generation: Generation
     model: str
     return_token_ids: bool
+    echo: bool = False
 
     def whole(self, steps: list[GenerationStep]) -> dict[str, Any]:
         """The answer in one piece, out of all its steps."""
@@ -47,8 +51,9 @@ class Answer:
         }
 
     def _choice(self, index: int, steps: list[GenerationStep]) -> dict[str, Any]:
-        text = "".join(step.text for step in steps)
-        choice = {"index": index, "logprobs": None, **finish(steps[-1].finish_reason)}
+        text = self.echoed_text + "".join(step.text for step in steps)
+        logprobs = self.logprobs([scored for step in steps for scored in step.logprobs], self.echo)
+        choice = {"index": index, "logprobs": logprobs, **finish(steps[-1].finish_reason)}
         if self.api.is_chat:
             choice["message"] = _message(text, [d for step in steps for d in step.tool_calls])
         else:
@@ -56,6 +61,22 @@ class Answer:
         if self.return_token_ids:
             choice["token_ids"] = [token_id for step in steps for token_id in step.token_ids]
         return choice
+
+    @property
+    def echoed_text(self) -> str:
+        """What every choice begins with: the prompt if it is wanted, else nothing."""
+        return self.generation.prompt_text if self.echo else ""
+
+    def logprobs(
+        self, tokens: Sequence[ScoredToken], with_prompt: bool = False
+    ) -> dict[str, Any] | None:
+        """The `logprobs` of a choice or a part of one; None when none are wanted."""
+        if self.generation.request.num_logprobs is None:
+            return None
+        if self.api.is_chat:
+            return chat_logprobs(tokens)
+        prompt = self.generation.prompt_logprobs if with_prompt else ()
+        return completion_logprobs(prompt, tokens, len(self.echoed_text))
 
     def with_prompt_token_ids(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """Choices with the prompt's ids, if ids are wanted; where they go is vLLM's way."""

@@ -22,20 +22,28 @@ class Chunks:
         self._is_first = True
 
     def opening(self, choice: int) -> dict[str, Any] | None:
-        """The chunk that says who speaks: the first one of a choice in a chat."""
-        if not self._answer.api.is_chat or choice in self._begun:
+        """The first chunk of a choice: in a chat who speaks, else the prompt if it is echoed."""
+        if choice in self._begun or not (self._answer.api.is_chat or self._answer.echo):
             return None
         self._begun.add(choice)
-        return self._chunk({"index": choice, "delta": {"role": "assistant", "content": ""}})
+        if self._answer.api.is_chat:
+            return self._chunk({"index": choice, "delta": {"role": "assistant", "content": ""}})
+        logprobs = self._answer.logprobs((), with_prompt=True)
+        return self._chunk(
+            {"index": choice, "text": self._answer.echoed_text, "logprobs": logprobs}
+        )
 
     def of(self, step: GenerationStep) -> dict[str, Any] | None:
         """What a step adds; None when there is nothing to show of it yet."""
         wants_token_ids = self._answer.return_token_ids
-        if not (step.text or step.tool_calls or step.finish_reason or wants_token_ids):
+        is_empty = not (step.text or step.tool_calls or step.logprobs)
+        if is_empty and not (step.finish_reason or wants_token_ids):
             return None
         content: dict[str, Any] = {"text": step.text}
         if self._answer.api.is_chat:
             content = {"delta": _delta(step)}
+        if step.logprobs:
+            content["logprobs"] = self._answer.logprobs(step.logprobs)
         chunk = self._chunk({"index": step.choice, **content}, step)
         self._num_unfinished -= step.finish_reason is not None
         if self._num_unfinished == 0 and not self._include_usage:
@@ -54,7 +62,7 @@ class Chunks:
         }
 
     def _chunk(self, choice: dict[str, Any], step: GenerationStep | None = None) -> dict[str, Any]:
-        choice = {**choice, "logprobs": None, **finish(step.finish_reason if step else None)}
+        choice = {"logprobs": None, **choice, **finish(step.finish_reason if step else None)}
         if self._answer.return_token_ids:
             choice["token_ids"] = list(step.token_ids if step else ())
         is_first, self._is_first = self._is_first, False

@@ -121,7 +121,7 @@ class _Answering:
         async with aclosing(self._generator.stream(generation)) as steps:
             async for step in steps:
                 opening = chunks.opening(step.choice)
-                if opening is not None and num_committed[step.choice] == 0:
+                if opening is not None and self._lacks_opening(num_committed[step.choice]):
                     yield event(opening, event_id(num_committed))
                 if (chunk := chunks.of(step)) is not None:
                     num_committed[step.choice] = step.num_committed_tokens
@@ -130,12 +130,19 @@ class _Answering:
             yield event(usage, event_id(num_committed))
         yield DONE
 
+    def _lacks_opening(self, num_committed: int) -> bool:
+        """Whether a choice has yet to be opened: to say twice who speaks does no harm."""
+        if self._resume_from is not None and not self._api.is_chat:
+            return False
+        return num_committed == 0
+
     def _answer(self, generation: Generation) -> Answer:
         return Answer(
             api=self._api,
             generation=generation,
             model=self._generator.model_name,
             return_token_ids=self._body.return_token_ids,
+            echo=isinstance(self._body, CompletionBody) and self._body.echo,
         )
 
 

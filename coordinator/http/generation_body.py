@@ -78,6 +78,8 @@ class GenerationBody(Strict):
         new_id: str,
         prompt: str | tuple[int, ...] | tuple[ChatMessage, ...],
         max_tokens: int | None,
+        num_logprobs: int | None,
+        prompt_logprobs: bool = False,
     ) -> GenerationRequest:
         """The request that these parameters and a prompt make; raises InvalidRequest."""
         if self.stream_options is not None and not self.stream:
@@ -103,6 +105,8 @@ class GenerationBody(Strict):
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
+            num_logprobs=num_logprobs,
+            prompt_logprobs=prompt_logprobs,
             speculation=Speculation(
                 self.speculation.method,
                 self.speculation.num_speculative_tokens,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from starlette.requests import Request
 
+from coordinator.http.completion_body import CompletionBody
 from coordinator.http.fields import shown
 from coordinator.http.generation_body import GenerationBody
 from paceline.errors import InvalidRequest
@@ -41,7 +42,15 @@ def resumed_from(request: Request, body: GenerationBody) -> tuple[int, ...] | No
             f"request_id: is missing beside {HEADER}; expected the one that the stream began with",
             "request_id",
         )
-    return tuple(map(int, last.split(",")))
+    resume_from = tuple(map(int, last.split(",")))
+    has_echo = isinstance(body, CompletionBody) and body.echo
+    if has_echo and len(resume_from) > 1 and 0 in resume_from:
+        raise InvalidRequest(
+            f"{HEADER}: is {shown(last)}, which does not tell whether the client has the echo of a "
+            "choice of which it has no tokens; expected tokens of every choice",
+            HEADER,
+        )
+    return resume_from
 
 
 @contextmanager

@@ -43,7 +43,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
-    "logprobs": (False,),
     "top_logprobs": (0,),
     "prompt_logprobs": (),
     "tools": ([],),

@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from paceline.v1 import tokens_pb2 as paceline_dot_v1_dot_tokens__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpaceline/v1/coordinator.proto\x12\x0bpaceline.v1\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"m\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12)\n\ntool_calls\x18\x03 \x03(\x0b\x32\x15.paceline.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\"M\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"%\n\x0eResponseFormat\x12\x13\n\x0bjson_schema\x18\x01 \x01(\t\"2\n\x04\x43hat\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\"v\n\x0bSpeculation\x12\x0e\n\x06method\x18\x01 \x01(\t\x12#\n\x16num_speculative_tokens\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x17\n\x0f\x61\x63\x63\x65ptance_rule\x18\x03 \x01(\tB\x19\n\x17_num_speculative_tokens\"\xaa\x07\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12\x31\n\x10prompt_token_ids\x18\x03 \x01(\x0b\x32\x15.paceline.v1.TokenIdsH\x00\x12!\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x11.paceline.v1.ChatH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x06 \x01(\r\x12\x18\n\x0btemperature\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x08 \x01(\x01H\x03\x88\x01\x01\x12\r\n\x05top_k\x18\t \x01(\r\x12\r\n\x05min_p\x18\n \x01(\x01\x12\x11\n\x04seed\x18\x0b \x01(\x06H\x04\x88\x01\x01\x12\x0c\n\x04stop\x18\x0c \x03(\t\x12\x16\n\x0estop_token_ids\x18\r \x03(\r\x12\x12\n\nignore_eos\x18\x0e \x01(\x08\x12?\n\nlogit_bias\x18\x0f \x03(\x0b\x32+.paceline.v1.GenerateRequest.LogitBiasEntry\x12-\n\x0bspeculation\x18\x10 \x01(\x0b\x32\x18.paceline.v1.Speculation\x12\x12\n\nsession_id\x18\x11 \x01(\t\x12\x13\n\x0bresume_from\x18\x12 \x03(\r\x12\x18\n\x10presence_penalty\x18\x13 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x14 \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x15 \x01(\x01H\x05\x88\x01\x01\x12\x0e\n\x01n\x18\x1e \x01(\rH\x06\x88\x01\x01\x12\x12\n\nprediction\x18\x1f \x01(\t\x12\x34\n\x0fresponse_format\x18( \x01(\x0b\x32\x1b.paceline.v1.ResponseFormat\x12 \n\x05tools\x18) \x03(\x0b\x32\x11.paceline.v1.Tool\x12\x13\n\x0btool_choice\x18* \x01(\t\x12\x11\n\ttool_name\x18+ \x01(\t\x12 \n\x13parallel_tool_calls\x18, \x01(\x08H\x07\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05inputB\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x04\n\x02_nB\x16\n\x14_parallel_tool_calls\"\x81\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\"\n\x1a\x61\x63\x63\x65pted_prediction_tokens\x18\n \x01(\r\x12\"\n\x1arejected_prediction_tokens\x18\x0b \x01(\r\"\xc8\x01\n\x1aSpeculativeDecodingMetrics\x12\x16\n\x0enum_spec_steps\x18\x01 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12!\n\x19num_accepted_draft_tokens\x18\x03 \x01(\r\x12\x1c\n\x14\x61\x63\x63\x65ptance_histogram\x18\x04 \x03(\r\x12\x19\n\x11num_target_passes\x18\x05 \x01(\r\x12\x1c\n\x14num_committed_tokens\x18\x06 \x01(\r\"L\n\rToolCallDelta\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xf7\x02\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x1c\n\x14num_committed_tokens\x18\x04 \x01(\r\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\r\x12\x30\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x07 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x45\n\x14speculative_decoding\x18\x08 \x01(\x0b\x32\'.paceline.v1.SpeculativeDecodingMetrics\x12\x0e\n\x06\x63hoice\x18\x14 \x01(\r\x12\x1a\n\x12system_fingerprint\x18\x15 \x01(\t\x12.\n\ntool_calls\x18\x16 \x03(\x0b\x32\x1a.paceline.v1.ToolCallDelta\"\x12\n\x10GetStatusRequest\"\x95\x01\n\x0cWorkerStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x06 \x01(\t\x12\x15\n\rnum_sequences\x18\x07 \x01(\r\x12\x10\n\x08numerics\x18\x08 \x01(\t\"\xaa\x01\n\x11GetStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12*\n\x07workers\x18\x02 \x03(\x0b\x32\x19.paceline.v1.WorkerStatus\x12\x13\n\x0bnum_running\x18\x03 \x01(\r\x12\x45\n\x14speculative_decoding\x18\x04 \x01(\x0b\x32\'.paceline.v1.SpeculativeDecodingMetrics*}\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x03\x32\xab\x01\n\x12\x43oordinatorService\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12J\n\tGetStatus\x12\x1d.paceline.v1.GetStatusRequest\x1a\x1e.paceline.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpaceline/v1/coordinator.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/tokens.proto\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"m\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12)\n\ntool_calls\x18\x03 \x03(\x0b\x32\x15.paceline.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\"M\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"%\n\x0eResponseFormat\x12\x13\n\x0bjson_schema\x18\x01 \x01(\t\"2\n\x04\x43hat\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.paceline.v1.ChatMessage\"v\n\x0bSpeculation\x12\x0e\n\x06method\x18\x01 \x01(\t\x12#\n\x16num_speculative_tokens\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x17\n\x0f\x61\x63\x63\x65ptance_rule\x18\x03 \x01(\tB\x19\n\x17_num_speculative_tokens\"\xef\x07\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12\x31\n\x10prompt_token_ids\x18\x03 \x01(\x0b\x32\x15.paceline.v1.TokenIdsH\x00\x12!\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x11.paceline.v1.ChatH\x00\x12\x17\n\nmax_tokens\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x12\n\nmin_tokens\x18\x06 \x01(\r\x12\x18\n\x0btemperature\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x08 \x01(\x01H\x03\x88\x01\x01\x12\r\n\x05top_k\x18\t \x01(\r\x12\r\n\x05min_p\x18\n \x01(\x01\x12\x11\n\x04seed\x18\x0b \x01(\x06H\x04\x88\x01\x01\x12\x0c\n\x04stop\x18\x0c \x03(\t\x12\x16\n\x0estop_token_ids\x18\r \x03(\r\x12\x12\n\nignore_eos\x18\x0e \x01(\x08\x12?\n\nlogit_bias\x18\x0f \x03(\x0b\x32+.paceline.v1.GenerateRequest.LogitBiasEntry\x12-\n\x0bspeculation\x18\x10 \x01(\x0b\x32\x18.paceline.v1.Speculation\x12\x12\n\nsession_id\x18\x11 \x01(\t\x12\x13\n\x0bresume_from\x18\x12 \x03(\r\x12\x18\n\x10presence_penalty\x18\x13 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x14 \x01(\x01\x12\x1f\n\x12repetition_penalty\x18\x15 \x01(\x01H\x05\x88\x01\x01\x12\x19\n\x0cnum_logprobs\x18\x16 \x01(\rH\x06\x88\x01\x01\x12\x17\n\x0fprompt_logprobs\x18\x17 \x01(\x08\x12\x0e\n\x01n\x18\x1e \x01(\rH\x07\x88\x01\x01\x12\x12\n\nprediction\x18\x1f \x01(\t\x12\x34\n\x0fresponse_format\x18( \x01(\x0b\x32\x1b.paceline.v1.ResponseFormat\x12 \n\x05tools\x18) \x03(\x0b\x32\x11.paceline.v1.Tool\x12\x13\n\x0btool_choice\x18* \x01(\t\x12\x11\n\ttool_name\x18+ \x01(\t\x12 \n\x13parallel_tool_calls\x18, \x01(\x08H\x08\x88\x01\x01\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x07\n\x05inputB\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x0f\n\r_num_logprobsB\x04\n\x02_nB\x16\n\x14_parallel_tool_calls\"\x81\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\"\n\x1a\x61\x63\x63\x65pted_prediction_tokens\x18\n \x01(\r\x12\"\n\x1arejected_prediction_tokens\x18\x0b \x01(\r\"\xc8\x01\n\x1aSpeculativeDecodingMetrics\x12\x16\n\x0enum_spec_steps\x18\x01 \x01(\r\x12\x18\n\x10num_draft_tokens\x18\x02 \x01(\r\x12!\n\x19num_accepted_draft_tokens\x18\x03 \x01(\r\x12\x1c\n\x14\x61\x63\x63\x65ptance_histogram\x18\x04 \x03(\r\x12\x19\n\x11num_target_passes\x18\x05 \x01(\r\x12\x1c\n\x14num_committed_tokens\x18\x06 \x01(\r\"L\n\rToolCallDelta\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\xda\x03\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x1c\n\x14num_committed_tokens\x18\x04 \x01(\r\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\r\x12\x30\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x07 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x45\n\x14speculative_decoding\x18\x08 \x01(\x0b\x32\'.paceline.v1.SpeculativeDecodingMetrics\x12,\n\x08logprobs\x18\t \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\x12\x33\n\x0fprompt_logprobs\x18\n \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\x12\x0e\n\x06\x63hoice\x18\x14 \x01(\r\x12\x1a\n\x12system_fingerprint\x18\x15 \x01(\t\x12.\n\ntool_calls\x18\x16 \x03(\x0b\x32\x1a.paceline.v1.ToolCallDelta\"\x12\n\x10GetStatusRequest\"\x95\x01\n\x0cWorkerStatus\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05ready\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x0f\n\x07\x64rafter\x18\x06 \x01(\t\x12\x15\n\rnum_sequences\x18\x07 \x01(\r\x12\x10\n\x08numerics\x18\x08 \x01(\t\"\xaa\x01\n\x11GetStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12*\n\x07workers\x18\x02 \x03(\x0b\x32\x19.paceline.v1.WorkerStatus\x12\x13\n\x0bnum_running\x18\x03 \x01(\r\x12\x45\n\x14speculative_decoding\x18\x04 \x01(\x0b\x32\'.paceline.v1.SpeculativeDecodingMetrics*}\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x03\x32\xab\x01\n\x12\x43oordinatorService\x12I\n\x08Generate\x12\x1c.paceline.v1.GenerateRequest\x1a\x1d.paceline.v1.GenerateResponse0\x01\x12J\n\tGetStatus\x12\x1d.paceline.v1.GetStatusRequest\x1a\x1e.paceline.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,40 +34,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GENERATEREQUEST_LOGITBIASENTRY']._loaded_options = None
   _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_FINISHREASON']._serialized_start=2612
-  _globals['_FINISHREASON']._serialized_end=2737
-  _globals['_TOKENIDS']._serialized_start=46
-  _globals['_TOKENIDS']._serialized_end=75
-  _globals['_TOOLCALL']._serialized_start=77
-  _globals['_TOOLCALL']._serialized_end=132
-  _globals['_CHATMESSAGE']._serialized_start=134
-  _globals['_CHATMESSAGE']._serialized_end=243
-  _globals['_TOOL']._serialized_start=245
-  _globals['_TOOL']._serialized_end=322
-  _globals['_RESPONSEFORMAT']._serialized_start=324
-  _globals['_RESPONSEFORMAT']._serialized_end=361
-  _globals['_CHAT']._serialized_start=363
-  _globals['_CHAT']._serialized_end=413
-  _globals['_SPECULATION']._serialized_start=415
-  _globals['_SPECULATION']._serialized_end=533
-  _globals['_GENERATEREQUEST']._serialized_start=536
-  _globals['_GENERATEREQUEST']._serialized_end=1474
-  _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_start=1314
-  _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_end=1362
-  _globals['_USAGE']._serialized_start=1477
-  _globals['_USAGE']._serialized_end=1606
-  _globals['_SPECULATIVEDECODINGMETRICS']._serialized_start=1609
-  _globals['_SPECULATIVEDECODINGMETRICS']._serialized_end=1809
-  _globals['_TOOLCALLDELTA']._serialized_start=1811
-  _globals['_TOOLCALLDELTA']._serialized_end=1887
-  _globals['_GENERATERESPONSE']._serialized_start=1890
-  _globals['_GENERATERESPONSE']._serialized_end=2265
-  _globals['_GETSTATUSREQUEST']._serialized_start=2267
-  _globals['_GETSTATUSREQUEST']._serialized_end=2285
-  _globals['_WORKERSTATUS']._serialized_start=2288
-  _globals['_WORKERSTATUS']._serialized_end=2437
-  _globals['_GETSTATUSRESPONSE']._serialized_start=2440
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2610
-  _globals['_COORDINATORSERVICE']._serialized_start=2740
-  _globals['_COORDINATORSERVICE']._serialized_end=2911
+  _globals['_FINISHREASON']._serialized_start=2806
+  _globals['_FINISHREASON']._serialized_end=2931
+  _globals['_TOKENIDS']._serialized_start=72
+  _globals['_TOKENIDS']._serialized_end=101
+  _globals['_TOOLCALL']._serialized_start=103
+  _globals['_TOOLCALL']._serialized_end=158
+  _globals['_CHATMESSAGE']._serialized_start=160
+  _globals['_CHATMESSAGE']._serialized_end=269
+  _globals['_TOOL']._serialized_start=271
+  _globals['_TOOL']._serialized_end=348
+  _globals['_RESPONSEFORMAT']._serialized_start=350
+  _globals['_RESPONSEFORMAT']._serialized_end=387
+  _globals['_CHAT']._serialized_start=389
+  _globals['_CHAT']._serialized_end=439
+  _globals['_SPECULATION']._serialized_start=441
+  _globals['_SPECULATION']._serialized_end=559
+  _globals['_GENERATEREQUEST']._serialized_start=562
+  _globals['_GENERATEREQUEST']._serialized_end=1569
+  _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_start=1392
+  _globals['_GENERATEREQUEST_LOGITBIASENTRY']._serialized_end=1440
+  _globals['_USAGE']._serialized_start=1572
+  _globals['_USAGE']._serialized_end=1701
+  _globals['_SPECULATIVEDECODINGMETRICS']._serialized_start=1704
+  _globals['_SPECULATIVEDECODINGMETRICS']._serialized_end=1904
+  _globals['_TOOLCALLDELTA']._serialized_start=1906
+  _globals['_TOOLCALLDELTA']._serialized_end=1982
+  _globals['_GENERATERESPONSE']._serialized_start=1985
+  _globals['_GENERATERESPONSE']._serialized_end=2459
+  _globals['_GETSTATUSREQUEST']._serialized_start=2461
+  _globals['_GETSTATUSREQUEST']._serialized_end=2479
+  _globals['_WORKERSTATUS']._serialized_start=2482
+  _globals['_WORKERSTATUS']._serialized_end=2631
+  _globals['_GETSTATUSRESPONSE']._serialized_start=2634
+  _globals['_GETSTATUSRESPONSE']._serialized_end=2804
+  _globals['_COORDINATORSERVICE']._serialized_start=2934
+  _globals['_COORDINATORSERVICE']._serialized_end=3105
 # @@protoc_insertion_point(module_scope)

@@ -69,6 +69,35 @@ async def test_a_stream_goes_on_behind_any_of_its_events(
         assert {event.data["id"] for event in rest} == {whole[0].data["id"]}
 
 
+async def test_an_echo_is_not_said_again_and_every_token_has_its_log_probability_once(
+    service: TableService,
+) -> None:
+    asked = body(COMPLETIONS, echo=True, logprobs=2)
+
+    def told(events: list[Event]) -> tuple[str, list[Any]]:
+        choices = [choice for event in events for choice in event.data["choices"]]
+        parts = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        entries = [entry for part in parts for entry in zip(*part.values(), strict=True)]
+        return "".join(map(text_of, choices)), entries
+
+    whole = await service.stream(COMPLETIONS, **asked)
+    assert told(whole)[0].startswith("the rain in")
+    assert len(told(whole)[1]) == 1 + len("the rain in") + 50
+    for number in range(0, len(whole), 4):
+        response = await resumed(service, whole[number].id, asked, COMPLETIONS)
+        had, got = told(whole[: number + 1]), told(parsed(response.content)[:-1])
+        assert (had[0] + got[0], had[1] + got[1]) == told(whole)
+
+
+async def test_echoes_of_choices_without_tokens_are_not_guessed_at(service: TableService) -> None:
+    asked = body(COMPLETIONS, echo=True, n=2)
+    await service.stream(COMPLETIONS, **asked)
+    response = await resumed(service, "3,0", asked, COMPLETIONS)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "last-event-id")
+    response = await resumed(service, "3,1", asked, COMPLETIONS)
+    assert response.status_code == 200
+
+
 async def test_a_stream_that_its_client_left_goes_on(service: TableService) -> None:
     asked = body(COMPLETIONS, max_tokens=400)
     had = b""

@@ -20,7 +20,7 @@ MAX_TOKENS = 40
 
 DEPENDS = {
     *("max_tokens", "min_tokens", "max_completion_tokens", "logit_bias", "stop_token_ids"),
-    *("speculation.method", "stream_options", "request_id", "last-event-id"),
+    *("speculation.method", "stream_options", "top_logprobs", "request_id", "last-event-id"),
     *("response_format", "response_format.json_schema", "tool_choice", "ignore_eos"),
 }
 DEPENDS_INSIDE = re.compile(r"messages\[\d+\]\.(content|tool_call).*|tools\[\d+\]\..+")
@@ -127,8 +127,11 @@ async def test_calls_of_tools_are_as_described_too() -> None:
 async def test_events_are_as_described_too(path: str, name: str) -> None:
     async with table_service() as service:
         body: dict[str, Any] = {"max_tokens": 20, "n": 2, "return_token_ids": True}
-        body |= {"prompt": "x"} if path == COMPLETIONS else {}
-        body |= {"messages": [{"role": "user", "content": "x"}]} if path == CHAT else {}
+        if path == COMPLETIONS:
+            body |= {"prompt": "x", "echo": True, "logprobs": 2}
+        else:
+            body |= {"messages": [{"role": "user", "content": "x"}]}
+            body |= {"logprobs": True, "top_logprobs": 2}
         is_as_described(await service.post(path, **body), f"{name}Answer")
         for include_usage in (False, True):
             options = {"include_usage": include_usage}

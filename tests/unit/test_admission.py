@@ -12,13 +12,11 @@ from coordinator.admission import (
     check_resume_from,
     check_speculation,
     check_values,
-    encode_prediction,
-    encode_prompt,
     sequence_settings,
     token_limit,
     with_rule,
 )
-from coordinator.requests import ChatMessage, GenerationRequest, Speculation
+from coordinator.requests import GenerationRequest, Speculation
 from paceline.errors import InvalidRequest, Unavailable
 from paceline.rounds import AcceptanceRule, SequenceSettings
 
@@ -39,8 +37,11 @@ def by_method(method: str) -> Speculation:
         ("request_id", "x" * 129),
         ("n", 0),
         ("n", MAX_CHOICES + 1),
-        ("max_tokens", 0),
+        ("max_tokens", -1),
         ("min_tokens", -1),
+        ("num_logprobs", -1),
+        ("num_logprobs", 21),
+        ("prompt_logprobs", True),
         ("temperature", -0.1),
         ("temperature", 2.1),
         ("temperature", float("nan")),
@@ -90,6 +91,8 @@ def test_a_number_of_drafts_out_of_bounds_is_refused_by_name(number: int) -> Non
     [
         {},
         {"max_tokens": 1, "temperature": 0.0, "top_p": 1e-9, "min_p": 1.0, "top_k": 2**32 - 1},
+        {"num_logprobs": 0, "max_tokens": 0},
+        {"num_logprobs": 20, "prompt_logprobs": True},
         {"presence_penalty": -2.0, "frequency_penalty": 2.0, "repetition_penalty": 0.01},
         {"temperature": 2.0, "seed": 2**64 - 1, "stop": ("a", "b", "c", "d")},
         {"stop_token_ids": (0, 260), "logit_bias": ((0, -100.0), (260, 100.0))},
@@ -99,37 +102,6 @@ def test_a_number_of_drafts_out_of_bounds_is_refused_by_name(number: int) -> Non
 )
 def test_values_at_their_bounds_are_taken(values: dict[str, Any]) -> None:
     check_values(replace(REQUEST, **values), VOCAB_SIZE)
-
-
-async def test_a_prompt_is_a_text_ids_or_a_conversation() -> None:
-    tokenizer = table_tokenizer()
-    assert await encode_prompt(tokenizer, REQUEST, 4096) == (BOS, *b"Hello")
-    assert await encode_prompt(tokenizer, replace(REQUEST, prompt=(1, 2)), 4096) == (1, 2)
-    chat = (ChatMessage("user", "Hi"),)
-    token_ids = await encode_prompt(tokenizer, replace(REQUEST, prompt=chat), 4096)
-    assert (token_ids[0], *token_ids[2:4]) == (BOS, *b"Hi")
-
-
-@pytest.mark.parametrize("prompt", [(), (1, VOCAB_SIZE), (-1,)])
-async def test_a_prompt_without_tokens_or_with_others_is_refused(prompt: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidRequest, match="prompt"):
-        await encode_prompt(table_tokenizer(), replace(REQUEST, prompt=prompt), 4096)
-
-
-@pytest.mark.parametrize(
-    "prompt", ["a" * 10**6, (ChatMessage("user", "a" * 10**6),), (ChatMessage("user", ""),) * 10**5]
-)
-async def test_a_prompt_that_cannot_fit_is_refused_unread(
-    prompt: str | tuple[ChatMessage, ...],
-) -> None:
-    with pytest.raises(InvalidRequest, match="characters, which no 4096 tokens can say"):
-        await encode_prompt(table_tokenizer(), replace(REQUEST, prompt=prompt), 4096)
-
-
-async def test_a_prediction_that_cannot_fit_is_refused_unread() -> None:
-    request = replace(REQUEST, prediction="a" * 10**6)
-    with pytest.raises(InvalidRequest, match="prediction: has 1000000 characters"):
-        await encode_prediction(table_tokenizer(), request, 4096)
 
 
 @pytest.mark.parametrize("method", ["auto", "off", "self"])
@@ -217,6 +189,7 @@ def test_lengths_count_the_prompt_and_the_seed_is_the_generations() -> None:
         presence_penalty=0.5,
         frequency_penalty=-0.5,
         repetition_penalty=1.2,
+        num_logprobs=2,
     )
     assert settings_of(request) == SequenceSettings(
         max_length=13,
@@ -232,6 +205,7 @@ def test_lengths_count_the_prompt_and_the_seed_is_the_generations() -> None:
         presence_penalty=0.5,
         frequency_penalty=-0.5,
         repetition_penalty=1.2,
+        num_logprobs=2,
     )
 
 

@@ -111,7 +111,7 @@ def test_messages_come_as_text_or_text_parts_of_the_known_roles() -> None:
         ("frequency_penalty", -2.1, "expected greater than or equal to -2"),
         ("repetition_penalty", 0, "expected greater than or equal to 0.01"),
         ("seed", 2**64, "expected less than 18446744073709551616"),
-        ("max_tokens", 0, "expected greater than or equal to 1"),
+        ("max_tokens", -1, "expected greater than or equal to"),
         ("min_tokens", -1, "expected greater than or equal to 0"),
         ("stop", "", "expected texts of 1 to 4096 characters"),
         ("stop", [""], "expected texts of 1 to 4096 characters"),
@@ -198,6 +198,39 @@ def test_a_prediction_is_a_text_or_text_parts(content: Any) -> None:
     for endpoint in (chat, completion):
         body = {"type": "content", "content": content}
         assert endpoint(prediction=body).prediction == "a\nb"
+
+
+def test_each_endpoint_asks_for_log_probabilities_in_its_own_words() -> None:
+    assert chat(logprobs=True).num_logprobs == 0
+    assert chat(logprobs=True, top_logprobs=20).num_logprobs == 20
+    assert chat(logprobs=False, top_logprobs=0).num_logprobs is None
+    assert completion(logprobs=0).num_logprobs == 0
+    assert completion(logprobs=20).num_logprobs == 20
+    echoed = completion(logprobs=3, echo=True, max_tokens=0)
+    assert (echoed.num_logprobs, echoed.prompt_logprobs, echoed.max_tokens) == (3, True, 0)
+    assert not completion(logprobs=3).prompt_logprobs
+    assert not completion(echo=True).prompt_logprobs
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "parameters", "field"),
+    [
+        (chat, {"top_logprobs": 2}, "top_logprobs"),
+        (chat, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        (chat, {"logprobs": 2}, "logprobs"),
+        (chat, {"echo": True}, "echo"),
+        (chat, {"max_tokens": 0}, "max_tokens"),
+        (completion, {"logprobs": 21}, "logprobs"),
+        (completion, {"logprobs": True}, "logprobs"),
+        (completion, {"top_logprobs": 2}, "top_logprobs"),
+        (completion, {"prompt_logprobs": 2}, "prompt_logprobs"),
+        (completion, {"echo": 1}, "echo"),
+    ],
+)
+def test_log_probabilities_that_cannot_be_given_are_refused_by_name(
+    endpoint: Any, parameters: dict[str, Any], field: str
+) -> None:
+    assert refusal(endpoint, **parameters).field == field
 
 
 def test_the_two_names_of_the_token_limit_may_agree() -> None:
