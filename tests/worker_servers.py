@@ -117,7 +117,12 @@ def target_server(
     return WorkerServer(build)
 
 
-def draft_server(drafter: str, law: TableLaw = LAW, **changes: Any) -> WorkerServer:
+def draft_server(
+    drafter: str,
+    law: TableLaw = LAW,
+    make_model: Callable[[TableLaw], TableModel] = TableModel,
+    **changes: Any,
+) -> WorkerServer:
     """A draft worker: `prompt-lookup`, `fed`, or any other name for one that runs a table model."""
     info = replace(INFO, drafter=drafter)
     if drafter != "fed":
@@ -134,7 +139,7 @@ def draft_server(drafter: str, law: TableLaw = LAW, **changes: Any) -> WorkerSer
             case "fed":
                 method = FedDrafter(law)
             case _:
-                method = ModelDrafter(TableModel(law), GRAMMARS)
+                method = ModelDrafter(make_model(law), GRAMMARS)
 
         def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
             servicer = DraftServicer(worker, info)

@@ -141,7 +141,7 @@ def as_law(percent: str) -> Law:
 def test_one_draft_of_known_laws(
     rule: Rule, target_law: str, draft_law: str, acceptance: Fraction
 ) -> None:
-    """Laws with which faulty engines were found out, as published in their reports."""
+    """CASES 20: laws with which faulty engines were found out, as their reports have them."""
     target, draft = as_law(target_law), as_law(draft_law)
 
     def run(chance: Script) -> Prefix:
