@@ -69,21 +69,25 @@ class GrammarState:
         Raises `InvalidRequest` when the grammar is too complex to say, or has been left already.
         """
         reached = self.reach(context)
+        self._must_not_have_failed(reached)
         if reached < len(context):
             raise InvalidRequest(
                 f"span: the token {context[reached]} at position {reached} does not go on with "
                 "the grammar; expected tokens that do",
             )
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
-        if self._matcher.is_error():
-            raise InvalidRequest(
-                f"grammar: cannot be followed at position {len(context)}: "
-                f"{_first_line(self._matcher.get_error())}"
-            )
+        self._must_not_have_failed(len(context))
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
         mask: TokenMask = bits[: self._vocab_size].view(np.bool_)
         self._place_stops(mask, bool(bits[self._vocab_size]), len(context))
         return mask
+
+    def _must_not_have_failed(self, position: int) -> None:
+        if self._matcher.is_error():
+            raise InvalidRequest(
+                f"grammar: cannot be followed at position {position}: "
+                f"{_first_line(self._matcher.get_error())}"
+            )
 
     def _place_stops(self, mask: TokenMask, may_end: bool, position: int) -> None:
         stop_ids = [id for id in self.settings.stop_token_ids if id < self._vocab_size]

@@ -1,5 +1,6 @@
 """Which tokens a grammar allows, against languages that are small enough to be written out."""
 
+import json
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -180,6 +181,18 @@ def test_grammars_are_compiled_aside_and_the_oldest_forgotten() -> None:
     state = few.state(settings(texts[0]))
     assert state is not None
     assert np.flatnonzero(state.allowed(array("I", PROMPT))).tolist() == [0]
+
+
+def test_a_grammar_that_becomes_too_complex_behind_a_token_says_so() -> None:
+    """Not that its own token does not go on with it."""
+    table = Grammars.of_tokenizer(table_tokenizer_files(), VOCAB_SIZE)
+    schema = {"properties": {f"p{index}": {} for index in range(2000)}, "type": "object"}
+    wanted = settings(f"start: %json {json.dumps(schema)}", prompt_length=0)
+    state = table.state(wanted)
+    assert state is not None
+    assert np.flatnonzero(state.allowed(array("I"))).tolist() == [ord("{")]
+    with pytest.raises(InvalidRequest, match="grammar: cannot be followed at position 0: Parser"):
+        state.allowed(array("I", [ord("{")]))
 
 
 def test_json_in_the_bytes_of_the_table_models_tokenizer() -> None:
