@@ -18,11 +18,14 @@ from llguidance import LLMatcher, LLTokenizer
 
 from coordinator.requests import GenerationRequest
 from coordinator.tool_format import CALL_BEGIN, CALL_END
-from coordinator.tools import NAME, Tool, ToolChoice
+from coordinator.tools import MAX_TOOLS, NAME, Tool, ToolChoice
 from paceline.errors import InvalidRequest
 
 ANY_OBJECT = '{"type": "object"}'
 """The schema of `json_object`."""
+
+MAX_GRAMMAR = 128 * 1024
+"""Characters. It goes to workers in one message with the rounds of other sequences."""
 
 _WHITE_SPACE = r" |\n[ \t]{0,40}"
 _ANY_TEXT = r"/(.|\n)*/"
@@ -59,6 +62,8 @@ def answer_grammar(request: GenerationRequest) -> str:
 
 def _check_tools(request: GenerationRequest) -> None:
     names = [tool.name for tool in request.tools]
+    if len(names) > MAX_TOOLS:
+        raise InvalidRequest(f"tools: are {len(names)}; expected up to {MAX_TOOLS}", "tools")
     for index, tool in enumerate(request.tools):
         field = f"tools[{index}].function"
         if not re.fullmatch(NAME, tool.name) or names.index(tool.name) < index:
@@ -148,6 +153,11 @@ def _parsed(schema: str, field: str) -> dict[str, Any]:
 
 
 def _check(grammar: str, field: str) -> None:
+    if len(grammar) > MAX_GRAMMAR:
+        raise InvalidRequest(
+            f"{field}: makes a grammar of {len(grammar)} characters; expected up to {MAX_GRAMMAR}",
+            field,
+        )
     matcher = LLMatcher(_bytes(), grammar, log_level=0)
     if matcher.is_error():
         found = _CAUSE.match(matcher.get_error())

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+MAX_TOOLS = 128
+"""Of one request, as OpenAI has it."""
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 """What tools may be called."""
 NO_PARAMETERS = '{"type": "object", "properties": {}, "additionalProperties": false}'

@@ -8,9 +8,9 @@ from pydantic import FailFast, Field
 from coordinator.admission import MAX_LOGPROBS
 from coordinator.http.generation_body import GenerationBody
 from coordinator.http.message_body import MessageBody
-from coordinator.http.tool_bodies import MAX_TOOLS, ChosenTool, ToolBody
+from coordinator.http.tool_bodies import ChosenTool, ToolBody
 from coordinator.requests import GenerationRequest
-from coordinator.tools import ToolChoice
+from coordinator.tools import MAX_TOOLS, ToolChoice
 from paceline.errors import InvalidRequest
 
 

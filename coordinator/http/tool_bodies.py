@@ -8,9 +8,6 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from coordinator.http.parsing import Strict
 from coordinator.tools import NAME, NO_PARAMETERS, Tool, ToolChoice
 
-MAX_TOOLS = 128
-"""As OpenAI has it."""
-
 
 class FunctionBody(Strict):
     """A function on offer."""

@@ -94,6 +94,7 @@ def test_a_schema_is_followed() -> None:
         ('{"$ref": "https://example.com/schema"}', "not fetch"),
         ('{"$ref": "#"}', "nothing that meets it"),
         ('{"enum": []}', "Unsatisfiable schema"),
+        (json.dumps({"enum": ["x" * 70_000, "y" * 70_000]}), "expected up to 131072"),
         ("[]", "expected a JSON schema, an object"),
         ("{", "is not JSON"),
     ],
@@ -172,6 +173,7 @@ def test_what_need_not_be_exact_may_use_more_of_json_schema_but_no_nonsense() ->
     [
         ({"tools": (replace(TIME, name="a b"),)}, "tools[0].function.name"),
         ({"tools": (TIME, TIME)}, "tools[1].function.name"),
+        ({"tools": (TIME,) * 129}, "tools"),
         ({"tools": (replace(TIME, parameters='{"type": "string"}'),)},
          "tools[0].function.parameters.type"),
         ({"tool_choice": ToolChoice.REQUIRED}, "tool_choice"),
