@@ -75,7 +75,12 @@ def _part_text(index: int, part: object) -> str:
 
 def shown(value: object) -> str:
     """A value as JSON, cut to a length that fits into a message."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = ""
+    # In pieces: most of what is megabytes long is not looked at.
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        text += piece
+        if len(text) > _MAX_SHOWN:
+            break
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 

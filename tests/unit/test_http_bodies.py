@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from coordinator.http.chat_body import ChatCompletionBody
 from coordinator.http.completion_body import CompletionBody
+from coordinator.http.fields import shown
 from coordinator.http.parsing import parse
 from coordinator.requests import ChatMessage, GenerationRequest, Speculation
 from paceline.errors import InvalidRequest
@@ -278,6 +279,12 @@ def test_a_body_that_is_wrong_all_over_is_refused_for_what_is_wrong_first(
     with pytest.raises(ValidationError) as refused:
         ChatCompletionBody.model_validate(HELLO | values)
     assert refused.value.error_count() <= 2
+
+
+def test_of_a_long_value_only_what_is_shown_is_looked_at() -> None:
+    assert shown(["a", {"b": None}, 1.5]) == '["a", {"b": null}, 1.5]'
+    cannot_be_shown = object()
+    assert shown([*range(100), cannot_be_shown]) == json.dumps([*range(100)])[:60] + "…"
 
 
 def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
