@@ -284,7 +284,7 @@ def test_a_body_that_is_wrong_all_over_is_refused_for_what_is_wrong_first(
 def test_of_a_long_value_only_what_is_shown_is_looked_at() -> None:
     assert shown(["a", {"b": None}, 1.5]) == '["a", {"b": null}, 1.5]'
     cannot_be_shown = object()
-    assert shown([*range(100), cannot_be_shown]) == json.dumps([*range(100)])[:60] + "…"
+    assert shown([*range(100), cannot_be_shown]) == str([*range(100)])[:60] + "…"
 
 
 def test_a_whole_number_is_an_integer_however_it_is_written() -> None:
