@@ -30,6 +30,18 @@ class Said:
     token_ids: list[list[int]]
     finish_reasons: list[str]
     usage: tuple[int, int]
+    logprobs: list[list[float]]
+    """Of each token, where they are asked for."""
+
+
+def logprobs_of(choice: dict[str, Any]) -> list[float]:
+    match choice.get("logprobs"):
+        case {"content": content}:
+            return [entry["logprob"] for entry in content]
+        case {"token_logprobs": token_logprobs}:
+            return list(token_logprobs)
+        case _:
+            return []
 
 
 def of_whole(answer: dict[str, Any]) -> Said:
@@ -41,6 +53,7 @@ def of_whole(answer: dict[str, Any]) -> Said:
         [choice["token_ids"] for choice in choices],
         [choice["finish_reason"] for choice in choices],
         (usage["prompt_tokens"], usage["completion_tokens"]),
+        [logprobs_of(choice) for choice in choices],
     )
 
 
@@ -56,6 +69,7 @@ def of_chunks(chunks: list[dict[str, Any]]) -> Said:
         [[id for part in own for id in part["token_ids"]] for own in by_choice],
         [own[-1]["finish_reason"] for own in by_choice],
         (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]),
+        [[logprob for part in own for logprob in logprobs_of(part)] for own in by_choice],
     )
 
 
@@ -70,6 +84,7 @@ def of_parts(parts: list[pb.GenerateResponse]) -> Said:
         [[id for part in own for id in part.token_ids] for own in by_choice],
         [REASONS[own[-1].finish_reason] for own in by_choice],
         (usage.prompt_tokens, usage.completion_tokens),
+        [[one.logprob for part in own for one in part.logprobs] for own in by_choice],
     )
 
 
@@ -97,13 +112,27 @@ async def _streamed(service: TableService, path: str, body: dict[str, Any]) -> S
     return of_chunks([event.data for event in events])
 
 
-_AS_CHAT = {"messages": [{"role": "user", "content": MESSAGE}]}
-_AS_IDS = {"prompt": list(PROMPT_IDS)}
+def _as_chat(body: dict[str, Any]) -> dict[str, Any]:
+    body = {"messages": [{"role": "user", "content": MESSAGE}], **body}
+    if "num_logprobs" in body:
+        body |= {"logprobs": True, "top_logprobs": body.pop("num_logprobs")}
+    return body
+
+
+def _as_completion(body: dict[str, Any]) -> dict[str, Any]:
+    body = {"prompt": list(PROMPT_IDS), **body}
+    if "num_logprobs" in body:
+        body["logprobs"] = body.pop("num_logprobs")
+    return body
+
+
 ENDPOINTS: dict[str, Callable[[TableService, dict[str, Any]], Awaitable[Said]]] = {
-    "chat": lambda service, body: _whole(service, CHAT, _AS_CHAT | body),
-    "chat stream": lambda service, body: _streamed(service, CHAT, _AS_CHAT | body),
-    "completion": lambda service, body: _whole(service, COMPLETIONS, _AS_IDS | body),
-    "completion stream": lambda service, body: _streamed(service, COMPLETIONS, _AS_IDS | body),
+    "chat": lambda service, body: _whole(service, CHAT, _as_chat(body)),
+    "chat stream": lambda service, body: _streamed(service, CHAT, _as_chat(body)),
+    "completion": lambda service, body: _whole(service, COMPLETIONS, _as_completion(body)),
+    "completion stream": lambda service, body: _streamed(
+        service, COMPLETIONS, _as_completion(body)
+    ),
     "grpc": lambda service, body: _generated(service, {"chat": CHAT_MESSAGE}, body),
     "grpc by ids": lambda service, body: _generated(
         service, {"prompt_token_ids": pb.TokenIds(token_ids=PROMPT_IDS)}, body
@@ -145,6 +174,13 @@ CASES: dict[str, dict[str, Any]] = {
     "biased": {**SAMPLED, "logit_bias": {str(ord(TEXT[0])): -100, "101": 2.5}},
     "penalties": {**SAMPLED, "presence_penalty": 0.5, "frequency_penalty": 0.5},
     "halves of characters": {**SAMPLED, "logit_bias": {"240": 9, "159": 9}, "ignore_eos": True},
+    "log-probabilities": {**SAMPLED, "num_logprobs": 2},
+    "log-probabilities and a stop": {
+        **SAMPLED,
+        "ignore_eos": True,
+        "stop": [TEXT[9:12]],
+        "num_logprobs": 0,
+    },
     "choices": {**SAMPLED, "n": 3},
     "choices and a stop": {**SAMPLED, "n": 3, "ignore_eos": True, "stop": ["e", "th"]},
     "choices to their ends": {"temperature": 1.0, "seed": 2, "max_tokens": 300, "n": 4},
@@ -162,6 +198,7 @@ CASES: dict[str, dict[str, Any]] = {
         "min_tokens": 3,
         "stop": [TEXT[20:22]],
         "repetition_penalty": 1.1,
+        "num_logprobs": 3,
         "prediction": {"type": "content", "content": TEXT},
     },
 }

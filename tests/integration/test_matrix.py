@@ -55,9 +55,11 @@ def check_is_what_was_asked_for(said: Said, body: dict[str, Any]) -> None:
     """What holds for every text, whichever it is."""
     assert len(said.texts) == body.get("n", 1)
     assert said.usage == (len(PROMPT_IDS), sum(map(len, said.token_ids)))
-    for text, token_ids, reason in zip(
-        said.texts, said.token_ids, said.finish_reasons, strict=True
+    for text, token_ids, reason, logprobs in zip(
+        said.texts, said.token_ids, said.finish_reasons, said.logprobs, strict=True
     ):
+        assert len(logprobs) == ("num_logprobs" in body) * len(token_ids)
+        assert all(logprob <= 0 for logprob in logprobs)
         assert body.get("min_tokens", 1) <= len(token_ids) <= body["max_tokens"]
         assert reason == "stop" or len(token_ids) == body["max_tokens"]
         whole = table_tokenizer().decode(token_ids)
