@@ -45,7 +45,8 @@ class GrammarState:
     def __init__(self, matcher: LLMatcher, settings: SequenceSettings, vocab_size: int) -> None:
         """`matcher` has consumed nothing; its end token is `vocab_size`, which no model says."""
         self.settings = settings
-        self._matcher = matcher
+        self._unused = matcher
+        self._matcher = matcher.deep_copy()
         self._vocab_size = vocab_size
         self._consumed = array("I")
         self._bits = np.zeros(vocab_size // 32 + 1, np.int32)
@@ -53,6 +54,9 @@ class GrammarState:
     def reach(self, context: "array[int]") -> int:
         """How many of the tokens, prompt included, lie on a path of the grammar."""
         wanted = context[self.settings.prompt_length :]
+        if self._matcher.is_error():
+            # The path of some draft was too complex; this one may be another.
+            self._matcher, self._consumed = self._unused.deep_copy(), array("I")
         common = common_length(self._consumed, wanted)
         if common < len(self._consumed):
             self._matcher.rollback(len(self._consumed) - common)
@@ -148,7 +152,7 @@ class Grammars:
         if known is not None and known.settings is settings:
             return known
         matcher = self._future(settings.grammar).result()
-        return GrammarState(matcher.deep_copy(), settings, self._vocab_size)
+        return GrammarState(matcher, settings, self._vocab_size)
 
     def _future(self, grammar: str) -> "Future[LLMatcher]":
         if grammar not in self._compiled:

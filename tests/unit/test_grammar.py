@@ -195,6 +195,22 @@ def test_a_grammar_that_becomes_too_complex_behind_a_token_says_so() -> None:
         state.allowed(array("I", [ord("{")]))
 
 
+def test_a_path_that_is_too_complex_leaves_the_others_alone() -> None:
+    """A draft may go where the text never will."""
+    table = Grammars.of_tokenizer(table_tokenizer_files(), VOCAB_SIZE)
+    many = {"properties": {f"p{index}": {} for index in range(2000)}, "type": "object"}
+    schema = {"type": "object", "properties": {"a": many, "b": {"type": "null"}}}
+    wanted = settings(f"start: %json {json.dumps(schema)}", prompt_length=0)
+    state, fresh = table.state(wanted), table.state(wanted)
+    assert state is not None and fresh is not None
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="cannot be followed"):
+            state.allowed(array("I", [*b'{"a":{']))
+        for text in (b'{"', b'{"b":n'):
+            allowed_here = state.allowed(array("I", [*text]))
+            assert allowed_here.tolist() == fresh.allowed(array("I", [*text])).tolist()
+
+
 def test_json_in_the_bytes_of_the_table_models_tokenizer() -> None:
     bytewise = Grammars.of_tokenizer(table_tokenizer_files(), VOCAB_SIZE)
     wanted = settings('start: %json {"type": "object"}', stop_token_ids=(EOS_ID,))
