@@ -23,6 +23,8 @@ from paceline.engine.draws import Draws, Purpose
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.rounds import AcceptanceRule, SequenceSettings
 
+pytestmark = pytest.mark.timeout(300)
+
 LAW = TableLaw(3, vocab_size=6)
 PROMPT = [1, 2, 4, 1, 2]
 NUM_ANSWERS = 1500
@@ -93,6 +95,7 @@ def test_the_joint_law_of_answers_is_the_targets_through_faults_of_all_kinds(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("faults", FAULTS)
 def test_the_joint_law_of_many_answers_is_the_targets(rule: AcceptanceRule, faults: str) -> None:
@@ -103,6 +106,7 @@ def test_the_joint_law_of_many_answers_is_the_targets(rule: AcceptanceRule, faul
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rule", RULES)
 def test_drafts_that_are_not_sampled_keep_the_law_too(rule: AcceptanceRule) -> None:
     settings = replace(SETTINGS, acceptance_rule=rule)
