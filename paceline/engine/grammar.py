@@ -151,7 +151,12 @@ class Grammars:
             return None
         if known is not None and known.settings is settings:
             return known
-        matcher = self._future(settings.grammar).result()
+        try:
+            matcher = self._future(settings.grammar).result()
+        except InvalidRequest:
+            raise
+        except Exception as error:  # of one sequence; the pass of the others must go on
+            raise InvalidRequest(f"grammar: cannot be used: {error!r}") from error
         return GrammarState(matcher, settings, self._vocab_size)
 
     def _future(self, grammar: str) -> "Future[LLMatcher]":

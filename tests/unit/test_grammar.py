@@ -195,6 +195,14 @@ def test_a_grammar_that_becomes_too_complex_behind_a_token_says_so() -> None:
         state.allowed(array("I", [ord("{")]))
 
 
+def test_whatever_fails_while_compiling_is_a_refusal_of_that_grammar() -> None:
+    broken = grammars()
+    broken._vocabulary.tokens = ["no bytes"]  # type: ignore[list-item]
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="grammar: cannot be used: "):
+            broken.state(settings(AB))
+
+
 def test_a_path_that_is_too_complex_leaves_the_others_alone() -> None:
     """A draft may go where the text never will."""
     table = Grammars.of_tokenizer(table_tokenizer_files(), VOCAB_SIZE)
