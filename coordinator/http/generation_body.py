@@ -41,6 +41,8 @@ class GenerationBody(Strict):
     request_id: Annotated[str, Field(pattern=r"^[!-~]{1,128}$")] = ""
     """Names the answer, so that a stream which broke off can be resumed. Unset: made up."""
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    """Choices to pick `n` from. Not supported: as many as are asked for is all that it may be."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] = 0
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
@@ -85,6 +87,12 @@ class GenerationBody(Strict):
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest(
                 "stream_options: only allowed together with stream: true", "stream_options"
+            )
+        if self.best_of not in (None, self.n):
+            raise InvalidRequest(
+                f"best_of: is {self.best_of}, which is not supported; expected {self.n}, the value "
+                "of n, or nothing",
+                "best_of",
             )
         return GenerationRequest(
             request_id=self.request_id or new_id,

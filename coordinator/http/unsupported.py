@@ -40,7 +40,6 @@ _OF_VLLM: dict[str, tuple[object, ...]] = {
 }
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
-    "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
     "top_logprobs": (0,),

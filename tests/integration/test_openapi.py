@@ -21,7 +21,7 @@ MAX_TOKENS = 40
 DEPENDS = {
     *("max_tokens", "min_tokens", "max_completion_tokens", "logit_bias", "stop_token_ids"),
     *("speculation.method", "stream_options", "top_logprobs", "request_id", "last-event-id"),
-    *("response_format", "response_format.json_schema", "tool_choice", "ignore_eos"),
+    *("response_format", "response_format.json_schema", "tool_choice", "ignore_eos", "best_of"),
 }
 DEPENDS_INSIDE = re.compile(r"messages\[\d+\]\.(content|tool_call).*|tools\[\d+\]\..+")
 """What a body may be refused for although the description allows it: the model, the service and

@@ -35,6 +35,7 @@ def request_of(body: Body, parameters: dict[str, Any]) -> GenerationRequest:
         {"user": "me", "safety_identifier": "me", "prompt_cache_key": "mine"},
         {"top_k": -1, "stop_token_ids": [], "logit_bias": {}},
         {"speculation": {"num_speculative_tokens": None}},
+        {"best_of": 1},
         {"n": None, "temperature": None, "no_such": None},
         {"prediction": {"type": "content", "content": ""}},
     ],
@@ -46,7 +47,6 @@ def test_values_that_ask_for_nothing_change_nothing(body: Body, neutral: dict[st
 
 
 OTHER_VALUES: dict[str, Any] = {
-    "best_of": 2,
     "echo": True,
     "suffix": "x",
     "top_logprobs": 2,
@@ -126,12 +126,20 @@ def test_what_is_not_supported_is_refused_with_its_name_value_and_what_is(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("best_of", True), ("store", 0), ("priority", False), ("use_beam_search", 0)],
+    [("best_of", True), ("best_of", 2), ("store", 0), ("priority", False), ("use_beam_search", 0)],
 )
 def test_a_neutral_value_is_of_its_own_type(name: str, value: Any) -> None:
     for body in BODIES:
         with pytest.raises(InvalidRequest, match=f"{name}: is "):
             request_of(body, {name: value})
+
+
+def test_as_many_choices_as_are_asked_for_may_be_the_best_ones() -> None:
+    for body in BODIES:
+        assert request_of(body, {"n": 3, "best_of": 3}) == request_of(body, {"n": 3})
+        for best_of in (1, 2, 4):
+            with pytest.raises(InvalidRequest, match=f"best_of: is {best_of}, .*expected 3"):
+                request_of(body, {"n": 3, "best_of": best_of})
 
 
 def test_every_parameter_that_openais_client_knows_is_known_here() -> None:
