@@ -1,5 +1,6 @@
 """The steps of an answer, and that a client which resumes gets exactly what it lacks."""
 
+import codecs
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,7 +10,10 @@ from real_tokenizers import table_tokenizer
 
 from coordinator.progress import Progress
 from coordinator.requests import FinishReason, Generation, GenerationRequest, GenerationStep
+from coordinator.scored_tokens import ScoredToken
 from coordinator.text_stream import TextStream
+from coordinator.token_speller import TokenSpeller
+from paceline.rounds import TokenLogprobs
 
 ALPHABET = [*b"ab", *"é🙂".encode(), 257]
 EOS = 257
@@ -30,17 +34,28 @@ class Run:
         request = GenerationRequest("r", ())
         generation = Generation(request, (), 0, len(self.token_ids), 0)
         text = TextStream(table_tokenizer(), self.stop, self.stop_token_ids)
-        progress = Progress(generation, text, self.resume_from)
+        speller = TokenSpeller(table_tokenizer())
+        progress = Progress(generation, text, self.resume_from, speller=speller)
         position = 0
         for size in self.sizes:
             block = tuple(self.token_ids[position : position + size])
+            logprobs = [self.logprobs(position + index) for index in range(len(block))]
             position += size
-            step = progress.advance(block, position >= len(self.token_ids))
+            step = progress.advance(block, position >= len(self.token_ids), logprobs)
             if step is not None:
                 self.steps.append(step)
             if progress.finish_reason is not None:
                 break
         assert generation.num_committed_tokens == self.steps[-1].num_committed_tokens
+
+    def logprobs(self, position: int) -> TokenLogprobs | None:
+        """A number by which a token is known again; those that the client has are not scored."""
+        is_known = position < self.resume_from
+        return None if is_known else TokenLogprobs(-float(position), (97,), (-0.5,))
+
+    @property
+    def scored(self) -> list[ScoredToken]:
+        return [scored for step in self.steps for scored in step.logprobs]
 
     @property
     def said(self) -> list[int]:
@@ -79,6 +94,23 @@ def test_a_client_that_resumes_anywhere_has_no_gap_and_no_repetition(
         last, first_last = resumed.steps[-1], run.steps[-1]
         assert last.finish_reason is first_last.finish_reason
         assert last.num_committed_tokens == first_last.num_committed_tokens
+
+
+@given(runs())
+def test_every_token_has_its_own_log_probability_and_the_place_where_it_begins(
+    case: tuple[Run, list[int]],
+) -> None:
+    run, sizes = case
+    for index, scored in enumerate(run.scored):
+        assert scored.token.token_id == run.said[index]
+        assert scored.logprob == -index
+        before = b"".join(map(table_tokenizer().token_bytes, run.said[:index]))
+        assert scored.text_offset == len(codecs.utf_8_decode(before, "replace", False)[0])
+    for num_steps, step in enumerate(run.steps, start=1):
+        assert [scored.token.token_id for scored in step.logprobs] == list(step.token_ids)
+        resumed = Run(run.token_ids, sizes, run.stop, run.stop_token_ids, step.num_committed_tokens)
+        had = [scored for step in run.steps[:num_steps] for scored in step.logprobs]
+        assert had + resumed.scored == run.scored
 
 
 @given(runs())
