@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,9 @@ def test_generated_protocol_code_is_current(tmp_path: Path) -> None:
         if path.suffix in (".py", ".pyi") and path.name != "__init__.py"
     }
     assert committed == fresh
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest would refuse to run them together."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
