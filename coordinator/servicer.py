@@ -1,7 +1,8 @@
 """The coordinator's own service on gRPC."""
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -15,11 +16,14 @@ from coordinator.requests import (
     SpeculativeStats,
 )
 from coordinator.scored_tokens import ScoredToken
-from paceline.errors import InvalidRequest, PacelineError
+from paceline.errors import InvalidRequest, PacelineError, Unavailable
 from paceline.grpc_errors import status_of
 from paceline.v1 import coordinator_pb2, coordinator_pb2_grpc, tokens_pb2
 
 SERVICE_NAME = "paceline.v1.CoordinatorService"
+
+STALLED_S = 60.0
+"""A client that takes nothing for so long while text waits for it is given up, as over HTTP."""
 
 ServicerContext = grpc.aio.ServicerContext[Any, Any]
 
@@ -47,7 +51,8 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
             async with aclosing(self._generator.stream(generation)) as steps:
                 async for step in steps:
                     num_left -= step.finish_reason is not None
-                    yield _response(generation, step, is_first, is_last=num_left == 0)
+                    async with _given_up_when_stalled(steps):
+                        yield _response(generation, step, is_first, is_last=num_left == 0)
                     is_first = False
         except PacelineError as error:
             await context.abort(status_of(error), error.message)
@@ -88,6 +93,30 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
                 extra[0],
             )
         return await self._generator.resume(message.request_id, tuple(message.resume_from))
+
+
+@asynccontextmanager
+async def _given_up_when_stalled(
+    steps: AsyncGenerator[GenerationStep, None],
+) -> AsyncIterator[None]:
+    """Close `steps` when the client takes nothing for too long: others wait for the room.
+
+    The call itself cannot be ended while grpc writes to it; that is told when the client goes on.
+    """
+    closing: list[asyncio.Task[None]] = []
+    loop = asyncio.get_running_loop()
+    stalled = loop.call_later(STALLED_S, lambda: closing.append(loop.create_task(_closed(steps))))
+    try:
+        yield
+    finally:
+        stalled.cancel()
+    if closing:
+        await closing[0]
+        raise Unavailable(f"the client took nothing for {STALLED_S:g} s and was given up")
+
+
+async def _closed(steps: AsyncGenerator[GenerationStep, None]) -> None:
+    await steps.aclose()
 
 
 def _response(

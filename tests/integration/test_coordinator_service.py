@@ -1,78 +1,19 @@
 """The coordinator's gRPC service and its client, on real workers."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
-from functools import partial
 
 import grpc
 import pytest
+from coordinator_server import CoordinatorServer, message, parts_of, token_ids_of
 from real_tokenizers import table_tokenizer
 from table_requests import expected, request
-from worker_servers import Cluster, answer, cluster, draft_server, target_server
+from worker_servers import Cluster, answer
 
-from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
-from paceline.channel import open_channel
 from paceline.client import Client
 from paceline.errors import InvalidRequest, NotFound, Unavailable
-from paceline.server import GrpcServer
 from paceline.v1 import coordinator_pb2 as pb
-from paceline.v1.coordinator_pb2_grpc import (
-    CoordinatorServiceStub,
-    add_CoordinatorServiceServicer_to_server,
-)
-
-
-class CoordinatorServer:
-    """A gRPC server in front of a generator."""
-
-    def __init__(self, running: Cluster) -> None:
-        servicer = CoordinatorServicer(running.generator)
-        self._server = GrpcServer(
-            SERVICE_NAME, partial(add_CoordinatorServiceServicer_to_server, servicer)
-        )
-        self.address = ""
-
-    async def start(self) -> None:
-        self.address = f"127.0.0.1:{await self._server.start('127.0.0.1', 0)}"
-
-    async def kill(self) -> None:
-        await self._server.stop(0)
-
-
-@pytest.fixture
-async def running() -> AsyncIterator[Cluster]:
-    async with cluster([target_server()], [draft_server("self")]) as running:
-        await running.until_ready()
-        yield running
-
-
-@pytest.fixture
-async def server(running: Cluster) -> AsyncIterator[CoordinatorServer]:
-    server = CoordinatorServer(running)
-    await server.start()
-    yield server
-    await server.kill()
-
-
-@pytest.fixture
-async def stub(server: CoordinatorServer) -> AsyncIterator[CoordinatorServiceStub]:
-    async with open_channel(server.address) as channel:
-        yield CoordinatorServiceStub(channel)
-
-
-def message(**changes: object) -> pb.GenerateRequest:
-    fields = {"prompt": "the rain in", "max_tokens": 30, "temperature": 0.0, "ignore_eos": True}
-    return pb.GenerateRequest(**{**fields, **changes})
-
-
-async def parts_of(call: object) -> list[pb.GenerateResponse]:
-    return [part async for part in call]
-
-
-def token_ids_of(parts: list[pb.GenerateResponse]) -> list[int]:
-    return [token_id for part in parts for token_id in part.token_ids]
-
+from paceline.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 
 PROMPT_IDS = [256, *b"the rain in"]
 
@@ -255,29 +196,3 @@ async def test_a_coordinator_that_drains_takes_nothing_new(running: Cluster) -> 
     await running.generator.drain(1.0)
     with pytest.raises(Unavailable, match="shutting down"):
         await running.generator.prepare(request())
-
-
-LONG = "x" * 100_000
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        message(request_id=LONG),
-        message(session_id=LONG),
-        message(stop=[LONG]),
-        message(speculation=pb.Speculation(method=LONG)),
-        message(speculation=pb.Speculation(acceptance_rule=LONG)),
-        message(prompt=None, chat=pb.Chat(messages=[pb.ChatMessage(role=LONG, content="a")])),
-        message(prompt=LONG),
-        pb.GenerateRequest(request_id=LONG, resume_from=[0]),
-    ],
-)
-async def test_what_is_refused_for_a_long_value_is_told_in_a_short_message(
-    asked: pb.GenerateRequest, stub: CoordinatorServiceStub
-) -> None:
-    """gRPC drops a message of more than some kilobytes, and the status with it."""
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await parts_of(stub.Generate(asked))
-    assert refused.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
-    assert len(refused.value.details()) < 300
