@@ -129,7 +129,8 @@ class RedisLink:
     def _trip(self, error: BaseException) -> Away:
         trouble = _trouble(error)
         if trouble != self._trouble:
-            log.warning("Redis: %s (%s); requests go on in memory", trouble, error)
+            reason = str(error) or "no answer in time"  # a TimeoutError says nothing
+            log.warning("Redis: %s (%s); requests go on in memory", trouble, reason)
         self._trouble = trouble
         return Away()
 

@@ -1,6 +1,7 @@
 """A Redis that stops, dies, comes back empty, fills up or refuses us, while requests go on."""
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from statistics import median
@@ -189,10 +190,16 @@ async def test_a_redis_that_is_not_there_at_the_start_is_used_once_it_is(
     await store.aclose()
 
 
-async def test_an_outage_shows_even_when_nobody_asks(redis_server: ManagedRedis) -> None:
+@pytest.mark.parametrize("stop", [ManagedRedis.kill, ManagedRedis.pause])
+async def test_an_outage_and_its_reason_show_even_when_nobody_asks(
+    stop: Break,
+    redis_server: ManagedRedis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store = await open_session_store(redis_server.url)
-    redis_server.kill()
+    stop(redis_server)
     await until(lambda: store.status == AWAY)
+    assert re.search(r"Redis: unreachable \(.+\); requests go on in memory", caplog.text)
     await store.aclose()
 
 
