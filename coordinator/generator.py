@@ -27,7 +27,7 @@ from coordinator.answering import Answering
 from coordinator.choices import interleave
 from coordinator.metrics import Metrics
 from coordinator.prompts import encode_prediction, encode_prompt, prompt_text
-from coordinator.records import SessionStore
+from coordinator.records import Resumption, SessionStore
 from coordinator.requests import (
     FinishReason,
     Generation,
@@ -141,11 +141,10 @@ class Generator:
         expected: GenerationRequest | None,
     ) -> Generation:
         tokenizer, model = self._must_be_ready()
-        resumption = await self._store.takeover(request_id)
-        if resumption is None:
-            raise NotFound(f"request_id: no request {shown(request_id)} is on record", "request_id")
-        admitted = resumption.generation
-        check_resume_from(resume_from, admitted, len(resumption.token_ids))
+        # What is refused must not take the request away from whoever answers it.
+        recorded = _on_record(await self._store.look_up(request_id), request_id)
+        admitted = recorded.generation
+        check_resume_from(resume_from, admitted, len(recorded.token_ids))
         text = ""
         if expected is not None:
             text = prompt_text(tokenizer, expected, admitted.prompt_token_ids)
@@ -155,6 +154,7 @@ class Generator:
         prediction_token_ids = await encode_prediction(
             tokenizer, admitted.request, model.max_model_len
         )
+        resumption = _on_record(await self._store.takeover(request_id), request_id)
         return Admitted(
             request=admitted.request,
             prompt_token_ids=admitted.prompt_token_ids,
@@ -256,3 +256,9 @@ class Generator:
             yield
         finally:
             self._num_arriving -= num_choices
+
+
+def _on_record(found: Resumption | None, request_id: str) -> Resumption:
+    if found is None:
+        raise NotFound(f"request_id: no request {shown(request_id)} is on record", "request_id")
+    return found

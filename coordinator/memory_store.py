@@ -118,6 +118,10 @@ class MemoryStore:
             lease.finish_reason = reason
             self._keep(lease)
 
+    async def look_up(self, request_id: str) -> Resumption | None:
+        held = self._leases.get(request_id)
+        return None if held is None else Resumption.of(held)
+
     async def takeover(self, request_id: str) -> Resumption | None:
         return self.take(request_id, epoch=0)
 

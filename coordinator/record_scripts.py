@@ -47,20 +47,27 @@ has to take memory: behind a DEL, a full Redis would let everything pass."""
 CREATE = f"if redis.call('EXISTS', KEYS[1]) == 1 then return {EXISTS} end" + WRITE
 """`WRITE`, unless the name is on record."""
 
-TAKEOVER = """
+_READ = """
 local body = redis.call('GET', KEYS[1])
 if not body then return false end
 local owner = tonumber(redis.call('HGET', KEYS[3], 'epoch') or 0)
-if owner >= tonumber(ARGV[1]) then return owner end
-redis.call('HSET', KEYS[3], 'epoch', ARGV[1])
-for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[2]) end
+"""
+_RECORD = """
 local known =
   redis.call('HMGET', KEYS[3], 'finish_reason', 'session', 'target', 'draft', 'numerics')
 return {owner, body, redis.call('GET', KEYS[2]), unpack(known, 1, 5)}
 """
-"""ARGV: epoch, TTL in ms. Returns nil when nothing is on record; the owner's epoch (an integer)
-when it is not lower, so that a late takeover cannot undo a newer one; else the previous epoch,
-request, packed ids, finish reason, session, target, draft and numerics."""
+LOOK_UP = _READ + _RECORD
+"""Returns nil when nothing is on record; else the owner's epoch, request, packed ids, finish
+reason, session, target, draft and numerics."""
+
+TAKEOVER = f"""{_READ}
+if owner >= tonumber(ARGV[1]) then return owner end
+redis.call('HSET', KEYS[3], 'epoch', ARGV[1])
+for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[2]) end
+{_RECORD}"""
+"""ARGV: epoch, TTL in ms. Returns what `LOOK_UP` does, or the owner's epoch (an integer) when it is
+not lower, so that a late takeover cannot undo a newer one."""
 
 
 def write_command(script: str, lease: Lease, ttl_ms: int) -> tuple[Any, ...]:
@@ -79,6 +86,12 @@ def write_command(script: str, lease: Lease, ttl_ms: int) -> tuple[Any, ...]:
     )
 
 
+def look_up_command(request_id: str) -> tuple[Any, ...]:
+    """`LOOK_UP`."""
+    keys = _keys(request_id)
+    return ("EVAL", LOOK_UP, len(keys), *keys)
+
+
 def takeover_command(request_id: str, epoch: int, ttl_ms: int) -> tuple[Any, ...]:
     """`TAKEOVER` at this epoch."""
     keys = _keys(request_id)
@@ -86,7 +99,7 @@ def takeover_command(request_id: str, epoch: int, ttl_ms: int) -> tuple[Any, ...
 
 
 def lease_of(request_id: str, epoch: int, reply: list[Any]) -> Lease:
-    """The lease that a successful `TAKEOVER` gave at this epoch."""
+    """The lease at this epoch that a successful `TAKEOVER` or `LOOK_UP` tells of."""
     _, body, packed, finish_reason, session_id, *placement = reply
     token_ids = unpack_token_ids(packed or b"")
     return Lease(

@@ -52,7 +52,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """A record that has been taken over, and the lease to go on with."""
+    """A record, and the lease that it is kept under: of `takeover` the one to go on with."""
 
     generation: Generation
     """As it was admitted; its counts are zero and its prompt is in token ids."""
@@ -107,6 +107,9 @@ class SessionStore(Protocol):
 
         A request given up before (client gone, error) stays as it is, so that it can be resumed.
         """
+
+    async def look_up(self, request_id: str) -> Resumption | None:
+        """What `takeover` would find; whoever has the request keeps it."""
 
     async def takeover(self, request_id: str) -> Resumption | None:
         """Go on with a recorded request; whoever had it loses it. None: it is not on record.

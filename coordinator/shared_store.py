@@ -24,6 +24,7 @@ from coordinator.record_scripts import (
     STALE,
     WRITE,
     lease_of,
+    look_up_command,
     session_key,
     takeover_command,
     write_command,
@@ -107,6 +108,17 @@ class SharedStore:
     def finish(self, lease: Lease, reason: FinishReason) -> None:
         self._memory.finish(lease, reason)
         self._touch(lease)
+
+    async def look_up(self, request_id: str) -> Resumption | None:
+        held = await self._memory.look_up(request_id)
+        try:
+            reply = await self._ask(look_up_command(request_id))
+        except Away:
+            return held or self._cannot_tell(request_id)
+        # What an owner in this process has said is on record sooner here.
+        if reply is None or (held is not None and held.lease.epoch >= reply[0]):
+            return held
+        return Resumption.of(lease_of(request_id, reply[0], reply))
 
     async def takeover(self, request_id: str) -> Resumption | None:
         owner = 0

@@ -1,8 +1,12 @@
-"""Whether a process on this machine takes requests: gRPC health and `GET /ready`."""
+"""Whether a process on this machine takes requests, and is used: gRPC health, HTTP."""
+
+import time
 
 import grpc
 import httpx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from paceline.cli.api import ApiError, CoordinatorApi
 
 PROBE_TIMEOUT_S = 1.0
 
@@ -39,3 +43,17 @@ class HttpProbe:
             return self._client.get("/ready").status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
+
+
+def unused_drafts(api: CoordinatorApi, timeout_s: float) -> list[tuple[str, str]]:
+    """Address and reason of the drafts that the coordinator does not use, after so long."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            workers = api.status().get("workers", [])
+        except ApiError:  # a service that has gone meanwhile is noticed by others
+            return []
+        unused = [w for w in workers if w["role"] == "draft" and not w["ready"]]
+        if not unused or time.monotonic() >= deadline:
+            return [(worker["address"], worker["reason"]) for worker in unused]
+        time.sleep(0.05)

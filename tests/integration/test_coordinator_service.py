@@ -93,6 +93,19 @@ async def test_an_answer_broken_off_is_resumed_to_its_end(
     assert [*had, *token_ids_of(parts)] == plain
 
 
+async def test_a_resume_that_is_refused_does_not_disturb_the_running_answer(
+    stub: CoordinatorServiceStub,
+) -> None:
+    call = stub.Generate(message(request_id="r", max_tokens=300))
+    had = [*(await anext(aiter(call))).token_ids]
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await parts_of(stub.Generate(pb.GenerateRequest(request_id="r", resume_from=[301])))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    async for part in call:
+        had += part.token_ids
+    assert had == expected(request(prompt="the rain in", max_tokens=300))
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "words"),
     [

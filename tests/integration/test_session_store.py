@@ -52,6 +52,30 @@ async def test_another_store_finds_the_request_its_tokens_and_its_workers(redis_
         assert await second.takeover("never heard of") is None
 
 
+@pytest.mark.parametrize("where", ["redis", "memory"])
+async def test_who_only_looks_takes_nothing_over(redis_url: str, where: str) -> None:
+    async with store_at(redis_url if where == "redis" else "") as first:
+        lease = await first.open(generation())
+        first.append(lease, 0, [5])
+        first.place(lease, PLACEMENT)
+        if where == "redis":
+            await recorded(lease, 1)
+        async with store_at(redis_url) as other:
+            for store in (first, other if where == "redis" else first):
+                found = await store.look_up("r")
+                assert found is not None
+                assert found.generation == generation()
+                assert (found.token_ids, found.placement) == ((5,), PLACEMENT)
+                assert await store.look_up("never heard of") is None
+        first.append(lease, 1, [6])
+        if where == "redis":
+            await recorded(lease, 2)
+        found = await first.look_up("r")
+        assert found is not None
+        assert found.token_ids == (5, 6)
+        assert not lease.lost
+
+
 async def test_what_is_finished_stays_finished_for_whoever_takes_it_over(redis_url: str) -> None:
     async with store_at(redis_url) as first, store_at(redis_url) as second:
         lease = await first.open(generation())
