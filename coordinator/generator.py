@@ -95,7 +95,7 @@ class Generator:
 
         Raises `InvalidRequest`, `Overloaded` or `Unavailable`.
         """
-        with self._room_for(request.n):
+        with self._room_for(min(request.n, MAX_CHOICES)):
             return await self._admit(request)
 
     async def _admit(self, request: GenerationRequest) -> Generation:

@@ -14,6 +14,13 @@ from coordinator.http.fields import shown
 from coordinator.http.unsupported import asks_for_nothing
 from paceline.errors import InvalidRequest
 
+_WORDS = {
+    "Input should be": "expected",
+    "List should have": "expected a list with",
+    "String should have": "expected a text with",
+    " after validation": "",
+}
+"""What pydantic says, and what everything else here says."""
 _A_MODEL = re.compile(r"a valid dictionary or instance of \w+")
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -84,7 +91,8 @@ def _as_invalid_request(error: ErrorDetails) -> InvalidRequest:
             message = f"{param}: is missing"
         case _:
             expected = error["msg"].removeprefix("Value error, ")
-            expected = expected.replace("Input should be", "expected")
+            for theirs, ours in _WORDS.items():
+                expected = expected.replace(theirs, ours)
             expected = _A_MODEL.sub("an object", expected)
             message = f"{param}: is {shown(error['input'])}; {expected}"
     return InvalidRequest(message, param)

@@ -111,6 +111,7 @@ async def test_a_resume_that_is_refused_does_not_disturb_the_running_answer(
     [
         (message(temperature=3.0), "INVALID_ARGUMENT", "temperature: is 3.0"),
         (message(max_tokens=5000), "INVALID_ARGUMENT", "max_tokens: 5000"),
+        (message(n=2**32 - 1), "INVALID_ARGUMENT", "n: is 4294967295; expected 1 to 16"),
         (message(logit_bias={999: 1.0}), "INVALID_ARGUMENT", "logit_bias: is 999"),
         (
             message(logit_bias=dict.fromkeys(range(261), -100.0)),

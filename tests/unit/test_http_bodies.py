@@ -98,6 +98,7 @@ def test_messages_come_as_text_or_text_parts_of_the_known_roles() -> None:
     ("parameter", "value", "message"),
     [
         ("temperature", 2.5, "temperature: is 2.5; expected less than or equal to 2"),
+        ("session_id", "", 'session_id: is ""; expected a text with at least 1 character'),
         ("temperature", -0.1, "expected greater than or equal to 0"),
         ("temperature", "1", 'temperature: is "1"; expected a valid number'),
         ("temperature", True, "expected a valid number"),
