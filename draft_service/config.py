@@ -10,14 +10,19 @@ from paceline.config import Count, Port, ServiceSettings
 class DraftSettings(ServiceSettings):
     """Paceline draft worker: proposes the next tokens cheaply."""
 
-    drafter: Literal["prompt-lookup", "draft-model", "self"] = "prompt-lookup"
+    drafter: Literal["prompt-lookup", "draft-model", "eagle", "self"] = "prompt-lookup"
     """How to propose. `prompt-lookup` copies what followed the last tokens earlier in the text and
-    costs nothing; `draft-model` asks a smaller model with the same tokenizer; `self` asks the
-    target's own model (for tests: everything is accepted, nothing is gained)."""
+    costs nothing; `draft-model` asks a smaller model with the same tokenizer; `eagle` asks a small
+    head that is fed with the target's hidden states; `self` asks the target's own model (for tests:
+    everything is accepted, nothing is gained)."""
 
     model: str = ""
-    """`draft-model`: Hugging Face id or directory of the draft model. `self`: the target's model;
-    empty for the bundled one. `prompt-lookup` has none."""
+    """`draft-model`: Hugging Face id or directory of the draft model. `eagle` and `self`: the
+    target's model; empty for the bundled one. `prompt-lookup` has none."""
+
+    head: str = ""
+    """`eagle`: directory of an EAGLE-3 head, as published or as vLLM's `speculators` writes it. The
+    target is started with the same, so that it keeps the hidden states."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX."""
@@ -46,12 +51,19 @@ class DraftSettings(ServiceSettings):
     """gRPC port; 0: any free one."""
 
     @model_validator(mode="after")
-    def _model_fits_drafter(self) -> Self:
+    def _model_and_head_fit_drafter(self) -> Self:
         if self.drafter == "draft-model" and not self.model:
             raise ValueError("--model (PACELINE_MODEL) is required by the drafter draft-model")
         if self.drafter == "prompt-lookup" and self.model:
             raise ValueError(
                 f"--model (PACELINE_MODEL) is {self.model!r}, but the drafter prompt-lookup "
+                "should have none"
+            )
+        if self.drafter == "eagle" and not self.head:
+            raise ValueError("--head (PACELINE_HEAD) is required by the drafter eagle")
+        if self.drafter != "eagle" and self.head:
+            raise ValueError(
+                f"--head (PACELINE_HEAD) is {self.head!r}, but the drafter {self.drafter} "
                 "should have none"
             )
         return self

@@ -26,7 +26,11 @@ async def serve(settings: TargetSettings) -> None:
     """Run until a signal."""
     thread = device_thread("target-device")
     loaded = thread.submit(
-        build_worker_model, settings, settings.max_model_len, settings.feature_layers
+        build_worker_model,
+        settings,
+        settings.max_model_len,
+        settings.feature_layers,
+        settings.head,
     ).result()
     limits = VerifierLimits(settings.max_batch_tokens, settings.max_speculative_tokens)
     grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.model.vocab_size)
@@ -54,8 +58,8 @@ def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> 
         max_model_len=verifier.max_length,
         max_speculative_tokens=settings.max_speculative_tokens,
         pass_costs=loaded.pass_costs,
-        feature_layers=settings.feature_layers,
-        feature_size=loaded.model.feature_size if settings.feature_layers else 0,
+        feature_layers=loaded.feature_layers,
+        feature_size=loaded.model.feature_size if loaded.feature_layers else 0,
     )
 
 

@@ -1,6 +1,8 @@
 """Settings of a target worker. Read in `__main__` only and passed down as arguments."""
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from paceline.config import Count, Port, ServiceSettings
 
@@ -30,6 +32,10 @@ class TargetSettings(ServiceSettings):
     """Layers whose hidden states are kept for drafters that are fed with them: i for the input of
     layer i, the number of layers for that of the head. Each takes room like a part of the KV."""
 
+    head: str = ""
+    """Directory of the EAGLE-3 head that drafts run: keeps the hidden states that it is fed with,
+    in place of `feature_layers`."""
+
     max_batch_tokens: Count = 512
     """Rows of one pass; a longer prompt is cut into chunks of this. More rows make prefill a little
     faster and let running answers wait longer for a new prompt."""
@@ -50,3 +56,12 @@ class TargetSettings(ServiceSettings):
 
     port: Port = 50061
     """gRPC port; 0: any free one."""
+
+    @model_validator(mode="after")
+    def _features_are_named_once(self) -> Self:
+        if self.head and self.feature_layers:
+            raise ValueError(
+                f"--head (PACELINE_HEAD) is {self.head!r} and names the layers itself, so "
+                "--feature-layers (PACELINE_FEATURE_LAYERS) should not be given"
+            )
+        return self

@@ -167,6 +167,13 @@ class Cluster:
                 await self.pool.until_changed()
             await self.generator.load_tokenizer()
 
+    async def until_refused(self, draft: int) -> str:
+        """Why the draft of this number does not fit the target, once that is known."""
+        async with asyncio.timeout(10):
+            while "the target" not in (reason := self.pool.drafts[draft].reason):
+                await self.pool.until_changed()
+        return reason
+
     async def until_free(self) -> None:
         """Return when no worker holds anything."""
         for server in (*self.targets, *self.drafts):

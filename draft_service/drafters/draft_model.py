@@ -1,21 +1,14 @@
 """A smaller causal language model with the target's tokenizer.
 
-Under the coupled rule it chooses its tokens with the target's noise (the same seed, choice and
-position), so that both make the same choice wherever their laws are close (arXiv 2408.07978). Under
-`rejection` and `block` it samples them with noise of its own and tells from what. With the target's
-own weights this is the method `self`, which accepts everything.
+With the target's own weights this is the method `self`, which accepts everything.
 """
 
-from array import array
-
+from draft_service.drafters.token_choice import TokenChoice
 from draft_service.proposer import Proposal
-from paceline.engine.draws import Draws
 from paceline.engine.grammar import Grammars
-from paceline.engine.model import LanguageModel, Logits, PassSequence
-from paceline.engine.sampling import choose_token, token_law
+from paceline.engine.model import LanguageModel, PassSequence
 from paceline.engine.sequences import EngineSequence, SequenceTable
-from paceline.errors import InvalidRequest
-from paceline.rounds import AcceptanceRule, WorkerLoad
+from paceline.rounds import WorkerLoad
 
 MAX_CHUNK = 512
 """Rows of one sequence in a step; a longer prompt takes several."""
@@ -27,7 +20,7 @@ class ModelDrafter:
     def __init__(self, model: LanguageModel, grammars: Grammars | None = None) -> None:
         """Without `grammars` it drafts as if there were none, which the target then rejects."""
         self._model = model
-        self._grammars = grammars
+        self._choice = TokenChoice(grammars)
         self._table = SequenceTable(model.kv_cache)
 
     @property
@@ -54,8 +47,7 @@ class ModelDrafter:
             if work is None:
                 proposal.is_done = True
             else:
-                if self._grammars is not None:
-                    self._grammars.begin(proposal.sequence.settings.grammar)
+                self._choice.begin(proposal.sequence)
                 running.append((proposal, work))
         if not running:
             return
@@ -64,23 +56,7 @@ class ModelDrafter:
             sequence = proposal.sequence
             self._table.ran(sequence, work.token_ids)
             if work.num_logits:
-                try:
-                    if self._follows_grammar(sequence):
-                        _add_token(proposal, logits[-1])
-                    else:
-                        proposal.is_done = True
-                except (InvalidRequest, FloatingPointError):  # no token, or not a number
-                    proposal.is_done = True
-
-    def _follows_grammar(self, sequence: EngineSequence) -> bool:
-        """False while the sequence's grammar is being compiled: a draft waits for nothing."""
-        settings = sequence.settings
-        if self._grammars is None:
-            return True
-        if not self._grammars.is_ready(settings.grammar):
-            return False
-        sequence.grammar = self._grammars.state(settings, sequence.grammar)
-        return True
+                self._choice.add(proposal, logits[-1])
 
     def _work(self, proposal: Proposal, kept: list[EngineSequence]) -> PassSequence | None:
         """What to run next; None without room, past the window, or behind an unknown token."""
@@ -97,18 +73,3 @@ class ModelDrafter:
             return None
         chunk = token_ids[:MAX_CHUNK]
         return PassSequence(kv, chunk, 1 if len(chunk) == len(token_ids) else 0)
-
-
-def _add_token(proposal: Proposal, logits: Logits) -> None:
-    """Propose what a row says, in the way that the sequence's acceptance rule wants."""
-    log, settings = proposal.sequence.log, proposal.sequence.settings
-    context = log.token_ids + array("I", proposal.token_ids)
-    position = len(context)
-    grammar, allowed = proposal.sequence.grammar, None
-    if grammar is not None and grammar.reach(context) == position:  # not behind a stop token
-        allowed = grammar.allowed(context)
-    if settings.temperature == 0.0 or settings.acceptance_rule is AcceptanceRule.COUPLED:
-        proposal.add(choose_token(logits, settings, position, context, allowed))
-        return
-    law = token_law(logits, settings, position, context, allowed)
-    proposal.add_sampled(*Draws(settings, start=len(log)).draft(position, law))

@@ -1,21 +1,68 @@
-"""The drafters by name: what `--drafter` may be."""
+"""The drafters by name: what `--drafter` may be, and what a worker says about each.
+
+torch is imported only for those that need it, so that a worker of prompt lookup starts at once.
+"""
+
+import secrets
+from dataclasses import replace
 
 from draft_service.config import DraftSettings
 from draft_service.drafters.draft_model import ModelDrafter
 from draft_service.drafters.prompt_lookup import PromptLookupDrafter
 from draft_service.proposer import Drafter
+from paceline import __version__
 from paceline.engine.grammar import Grammars
-from paceline.engine.worker_model import WorkerModel
+from paceline.engine.worker_model import build_worker_model, prepare_torch
+from paceline.rounds import WorkerInfo
 
 
-def needs_model(name: str) -> bool:
-    """Whether the drafter runs a model of its own."""
-    return name in ("draft-model", "self")
+def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
+    """The drafter that the settings name, and its worker's description.
+
+    Raises:
+        InvalidConfig: its model or head cannot be used.
+    """
+    info = WorkerInfo(
+        instance_id=secrets.token_hex(8),
+        version=__version__,
+        max_speculative_tokens=settings.max_speculative_tokens,
+        drafter=settings.drafter,
+    )
+    match settings.drafter:
+        case "prompt-lookup":
+            return PromptLookupDrafter(), info
+        case "eagle":
+            return _eagle(settings, info)
+        case _:
+            return _model(settings, info)
 
 
-def make_drafter(settings: DraftSettings, loaded: WorkerModel | None) -> Drafter:
-    """The drafter that the settings name, on a model if it needs one."""
-    if loaded is None:
-        return PromptLookupDrafter()
+def _model(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
+    loaded = build_worker_model(settings)
     grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.model.vocab_size)
-    return ModelDrafter(loaded.model, grammars)
+    return ModelDrafter(loaded.model, grammars), replace(
+        info,
+        model=loaded.name,
+        numerics=loaded.numerics,
+        tokenizer_digest=loaded.tokenizer_digest,
+        vocab_size=loaded.model.vocab_size,
+        max_model_len=loaded.model.max_model_len,
+        pass_costs=loaded.pass_costs,
+    )
+
+
+def _eagle(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
+    dtype = prepare_torch(settings)
+    from draft_service.drafters.eagle import EagleDrafter
+    from paceline.engine.worker_head import build_worker_head
+
+    loaded = build_worker_head(settings, dtype)
+    grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.head.vocab_size)
+    return EagleDrafter(loaded.head, grammars), replace(
+        info,
+        model=loaded.name,
+        tokenizer_digest=loaded.tokenizer_digest,
+        vocab_size=loaded.head.vocab_size,
+        feature_layers=loaded.feature_layers,
+        feature_size=loaded.head.feature_size,
+    )

@@ -15,14 +15,21 @@ class ServeSettings(Settings):
     of the tests. Empty: the bundled SmolLM2-135M-Instruct, so that a first start needs no
     network."""
 
-    drafter: Literal["prompt-lookup", "draft-model", "self", "none", "off"] = "prompt-lookup"
+    drafter: Literal["prompt-lookup", "draft-model", "eagle", "self", "none", "off"] = (
+        "prompt-lookup"
+    )
     """How tokens are proposed. `prompt-lookup` costs nothing and needs no second model;
-    `draft-model` asks the one given with `--draft-model`; `self` asks the target's model (for
+    `draft-model` asks the one given with `--draft-model`; `eagle` asks the head given with
+    `--head`, which is fed with the model's hidden states; `self` asks the target's model (for
     tests: everything is accepted, nothing is gained); `none` or `off`: plain decoding."""
 
     draft_model: str = ""
     """Hugging Face id or directory of the model for the drafter `draft-model`. Its tokenizer must
     be the target's."""
+
+    head: str = ""
+    """Directory of an EAGLE-3 head for the drafter `eagle`, made for the model: as published
+    (`EAGLE3-…`) or as vLLM's `speculators` writes it, with safetensors."""
 
     num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] = 7
     """Most drafts per round; how many are used follows from how many are accepted. 7 and the
@@ -71,9 +78,11 @@ class ServeSettings(Settings):
     """Least severe messages that the processes log."""
 
     @model_validator(mode="after")
-    def _draft_model_is_given(self) -> Self:
+    def _drafter_has_what_it_runs(self) -> Self:
         if self.drafter == "draft-model" and not self.draft_model:
             raise ValueError("--draft-model is required: --drafter is draft-model")
+        if self.drafter == "eagle" and not self.head:
+            raise ValueError("--head is required: --drafter is eagle")
         return self
 
     @property
@@ -88,6 +97,10 @@ class ServeSettings(Settings):
             found.append(
                 f"--draft-model {self.draft_model} is not used: --drafter is {self.drafter}, "
                 "expected draft-model"
+            )
+        if self.head and self.drafter != "eagle":
+            found.append(
+                f"--head {self.head} is not used: --drafter is {self.drafter}, expected eagle"
             )
         if self.draft_replicas > 1 and not self.drafts:
             found.append(

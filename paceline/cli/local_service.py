@@ -162,6 +162,7 @@ class LocalService:
             "dtype": settings.dtype,
             "kv_cache_tokens": settings.kv_cache_tokens,
             "cache_dir": settings.cache_dir or None,
+            "head": settings.head if settings.drafter == "eagle" else None,
             "port": int(address.rpartition(":")[2]),
             "max_speculative_tokens": max(
                 DEFAULT_MAX_SPECULATIVE_TOKENS, settings.num_speculative_tokens
@@ -177,8 +178,8 @@ class LocalService:
             if settings.drafter == "prompt-lookup":
                 replicas = cores
             else:
-                is_self = settings.drafter == "self"
-                values["model"] = settings.model if is_self else settings.draft_model
+                has_own = settings.drafter == "draft-model"
+                values["model"] = settings.draft_model if has_own else settings.model
         num_threads = settings.num_threads or max(1, cores // replicas)
         values["num_threads"] = num_threads
         return self._start(module, name, values, num_threads, GRACE_S)

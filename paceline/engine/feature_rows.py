@@ -31,7 +31,8 @@ class FeatureRows:
     def add(self, features: Features) -> None:
         """Take rows; newer ones win, and rows behind a gap are the only ones that stay.
 
-        Raises ValueError for data of another size.
+        A row that holds something else than numbers is a gap. Raises ValueError for data of another
+        size.
         """
         expected = features.num_rows * self._size * 2
         if len(features.data) != expected:
@@ -40,7 +41,13 @@ class FeatureRows:
                 f"{features.num_rows} rows of {self._size} numbers"
             )
         added = np.frombuffer(features.data, "<f2").reshape(features.num_rows, self._size)
-        if not self.start <= features.start <= self.end:
-            self.start, self.rows = features.start, added
+        start = features.start
+        unusable = np.flatnonzero(~np.isfinite(added).all(axis=1))
+        if len(unusable):
+            num_lost = int(unusable[-1]) + 1
+            start, added = start + num_lost, added[num_lost:]
+            self.cut(self.start)
+        if not self.start <= start <= self.end:
+            self.start, self.rows = start, added
         else:
-            self.rows = np.concatenate((self.rows[: features.start - self.start], added))
+            self.rows = np.concatenate((self.rows[: start - self.start], added))

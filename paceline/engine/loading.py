@@ -79,11 +79,12 @@ def load_model(
     """
     torch_dtype, torch_device = _dtype(dtype), _device(device)
     directory = resolve_model(model, cache_dir)
-    config = _config(model, directory)
+    config = read_config(model, directory)
     path = Path(model).expanduser()
     length = _max_model_len(model, config, max_model_len)
     module = _module(model, directory, torch_dtype, torch_device)
-    eos_token_ids, tokenizer_files = _tokenizer(model, directory, module)
+    defaults = module.generation_config.to_diff_dict() if module.generation_config else {}
+    eos_token_ids, tokenizer_files = load_tokenizer(model, directory, defaults)
     return LoadedModel(
         name=path.resolve().name if path.is_dir() else model,
         module=module,
@@ -110,7 +111,8 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _config(model: str, directory: Path) -> PretrainedConfig:
+def read_config(model: str, directory: Path) -> PretrainedConfig:
+    """The `config.json` of the checkpoint of `model`; raises `InvalidConfig`."""
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(directory)
     except _LOADING_ERRORS as error:
@@ -177,10 +179,14 @@ def _module(
     return module
 
 
-def _tokenizer(
-    model: str, directory: Path, module: PreTrainedModel
+def load_tokenizer(
+    model: str, directory: Path, generation_defaults: dict[str, Any]
 ) -> tuple[frozenset[int], list[TokenizerFile]]:
-    """The tokens that end a text, and the files with which a coordinator makes the tokenizer."""
+    """The tokens that end a text, and the files with which a coordinator makes the tokenizer.
+
+    `generation_defaults` stand in for a generation config that the directory lacks. Raises
+    `InvalidConfig`.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory)
     except _LOADING_ERRORS as error:
@@ -196,19 +202,19 @@ def _tokenizer(
                 f"model {model!r}: its tokenizer {type(tokenizer).__name__} cannot be written as "
                 f"{TOKENIZER_FILE}; expected one that the tokenizers library can run"
             )
-        settings = _generation_settings(model, directory, module)
+        settings = _generation_settings(model, directory, generation_defaults)
         eos = _as_set(settings.get("eos_token_id")) | _as_set(tokenizer.eos_token_id)
         settings["eos_token_id"] = sorted(eos)
         (Path(saved) / GENERATION_FILE).write_text(json.dumps(settings))
         return eos, read_tokenizer_files(Path(saved))
 
 
-def _generation_settings(model: str, directory: Path, module: PreTrainedModel) -> dict[str, Any]:
+def _generation_settings(model: str, directory: Path, defaults: dict[str, Any]) -> dict[str, Any]:
     # Read here, because transformers takes a file that it cannot read for one that is not there.
     try:
         settings: dict[str, Any] = json.loads((directory / GENERATION_FILE).read_text())
     except FileNotFoundError:
-        return module.generation_config.to_diff_dict() if module.generation_config else {}
+        return dict(defaults)
     except ValueError as error:
         raise InvalidConfig(
             f"model {model!r}: its {GENERATION_FILE} cannot be used: {first_line(error)}"

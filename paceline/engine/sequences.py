@@ -32,6 +32,8 @@ class EngineSequence:
     """Kept here for those who use grammars; it follows whatever tokens it is shown."""
     features: FeatureRows | None = None
     """Kept here for drafters that are fed with the target's hidden states."""
+    drafter_state: Any = None
+    """Whatever else its drafter keeps of it, which goes when the sequence does."""
 
     @property
     def has_ended(self) -> bool:

@@ -49,6 +49,8 @@ class WorkerModel:
     numerics: str
     tokenizer_files: Sequence[TokenizerFile]
     pass_costs: tuple[PassCost, ...]
+    feature_layers: tuple[int, ...] = ()
+    """Layers whose hidden states are kept."""
 
     @property
     def tokenizer_digest(self) -> str:
@@ -57,48 +59,87 @@ class WorkerModel:
 
 
 def build_worker_model(
-    settings: ModelSettings, max_model_len: int | None = None, feature_layers: Sequence[int] = ()
+    settings: ModelSettings,
+    max_model_len: int | None = None,
+    feature_layers: Sequence[int] = (),
+    head: str = "",
 ) -> WorkerModel:
-    """Load the model that the settings name; raises `InvalidConfig`."""
-    if settings.model.startswith("table:"):
-        return _table_model(settings, max_model_len)
-    return _transformer_model(settings, max_model_len, feature_layers)
+    """Load the model that the settings name; raises `InvalidConfig`.
+
+    Keeps the hidden states of `feature_layers`, or of those that the EAGLE-3 head in the directory
+    `head` is fed with.
+    """
+    if not settings.model.startswith("table:"):
+        return _transformer_model(settings, max_model_len, feature_layers, head)
+    if head:
+        raise InvalidConfig(
+            f"head is {head!r}, but the model {settings.model!r} has no hidden states to feed it "
+            "with; expected none"
+        )
+    return _table_model(settings, max_model_len, feature_layers)
 
 
-def _table_model(settings: ModelSettings, max_model_len: int | None) -> WorkerModel:
-    law = TableLaw.parse(settings.model)
-    room = {} if max_model_len is None else {"max_model_len": max_model_len}
-    if settings.kv_cache_tokens is not None:
-        room["num_cells"] = -(-settings.kv_cache_tokens // 16)
-    model = TableModel(law, **room)
-    return WorkerModel(model, settings.model, settings.model, table_tokenizer_files(), ())
+def prepare_torch(settings: ModelSettings) -> str:
+    """Set torch up as the settings say; returns the type of the weights. Before torch is imported.
 
-
-def _transformer_model(
-    settings: ModelSettings, max_model_len: int | None, feature_layers: Sequence[int]
-) -> WorkerModel:
+    Raises `InvalidConfig`.
+    """
     # OpenMP reads it when torch is imported. By default its threads spin for milliseconds after
     # each operation, on cores that other processes need; not at all makes each pass slower.
     set_default_environment({"GOMP_SPINCOUNT": "10000"})
     import torch
 
-    from paceline.engine.costs import measure_pass_costs
-    from paceline.engine.default_model import DEFAULT_MODEL
-    from paceline.engine.kv_storage import kv_bytes_per_token
-    from paceline.engine.loading import load_model
-    from paceline.engine.transformer import TransformerModel
-
     if settings.device == "cuda":
         raise InvalidConfig("device is 'cuda'; this version runs models exactly on 'cpu' only")
     if settings.num_threads is not None:
         torch.set_num_threads(settings.num_threads)
+    return "float32" if settings.dtype == "auto" else settings.dtype
+
+
+def cache_directory(settings: ModelSettings) -> Path | None:
+    """Where models that are made or fetched are kept; None: in the usual places."""
+    return Path(settings.cache_dir).expanduser() if settings.cache_dir else None
+
+
+def _table_model(
+    settings: ModelSettings, max_model_len: int | None, feature_layers: Sequence[int]
+) -> WorkerModel:
+    law = TableLaw.parse(settings.model)
+    room = {} if max_model_len is None else {"max_model_len": max_model_len}
+    if settings.kv_cache_tokens is not None:
+        room["num_cells"] = -(-settings.kv_cache_tokens // 16)
+    model = TableModel(law, **room)
+    return WorkerModel(
+        model,
+        settings.model,
+        settings.model,
+        table_tokenizer_files(),
+        (),
+        tuple(feature_layers),
+    )
+
+
+def _transformer_model(
+    settings: ModelSettings, max_model_len: int | None, feature_layers: Sequence[int], head: str
+) -> WorkerModel:
+    dtype = prepare_torch(settings)
+    from paceline.engine.costs import measure_pass_costs
+    from paceline.engine.default_model import DEFAULT_MODEL
+    from paceline.engine.eagle_config import read_head_config
+    from paceline.engine.kv_storage import kv_bytes_per_token
+    from paceline.engine.loading import load_model
+    from paceline.engine.transformer import TransformerModel
+
     loaded = load_model(
         settings.model or DEFAULT_MODEL,
-        dtype="float32" if settings.dtype == "auto" else settings.dtype,
+        dtype=dtype,
         device="cpu",
         max_model_len=max_model_len,
-        cache_dir=Path(settings.cache_dir).expanduser() if settings.cache_dir else None,
+        cache_dir=cache_directory(settings),
     )
+    if head:
+        num_layers = loaded.module.config.num_hidden_layers
+        feature_layers = read_head_config(head).feature_layers(num_layers)
     kv_cache_tokens = settings.kv_cache_tokens
     if kv_cache_tokens is None:
         feature_size = len(feature_layers) * loaded.module.config.hidden_size
@@ -113,7 +154,12 @@ def _transformer_model(
         feature_layers=feature_layers,
     )
     return WorkerModel(
-        model, loaded.name, model.numerics, loaded.tokenizer_files, measure_pass_costs(model)
+        model,
+        loaded.name,
+        model.numerics,
+        loaded.tokenizer_files,
+        measure_pass_costs(model),
+        tuple(feature_layers),
     )
 
 

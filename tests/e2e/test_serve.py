@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from aligned_head import aligned_head, save_target
 from serve_process import ServeProcess
 from tiny_models import save_checkpoint
 
@@ -104,3 +105,20 @@ def test_a_draft_that_does_not_fit_the_target_is_told_at_the_start(tmp_path: Pat
         assert "has other tokens" in served.read_message("Warning: the draft at ")
         answer = httpx.post(f"{served.url}/v1/completions", json={"prompt": "x", "max_tokens": 3})
         assert answer.status_code == 200
+
+
+def test_a_head_drafts_for_the_model_that_it_was_made_for(tmp_path: Path) -> None:
+    model, head = save_target(tmp_path / "model"), aligned_head().write(tmp_path / "head")
+    options = ["--model", str(model), "--drafter", "eagle", "--head", str(head)]
+    with ServeProcess(*options, run_folder=tmp_path) as served:
+        served.wait_ready()
+        body = {"model": model.name, "prompt": "x", "max_tokens": 40, "temperature": 0}
+        answers = []
+        for speculation in ({"method": "eagle", "num_speculative_tokens": 4}, {"method": "off"}):
+            asked = {**body, "ignore_eos": True, "speculation": speculation}
+            answer = httpx.post(f"{served.url}/v1/completions", json=asked, timeout=60)
+            assert answer.status_code == 200, answer.text
+            answers.append(answer.json())
+    assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"]
+    stats = answers[0]["metrics"]["speculative_decoding"]
+    assert stats["num_accepted_draft_tokens"] == stats["num_draft_tokens"] > 20

@@ -18,6 +18,6 @@ async def test_a_draft_that_is_fed_with_other_layers_is_refused_by_name() -> Non
     drafts = [draft_server("fed", feature_layers=(2, 15)), draft_server("prompt-lookup")]
     async with cluster([target_server()], drafts) as running:
         await running.until_ready(2)
-        assert "layers 2, 15; the target keeps those of 0" in running.pool.drafts[0].reason
+        assert "layers 2, 15; the target keeps those of 0" in await running.until_refused(0)
         asked = request()
         assert (await answer(running.generator, asked)).token_ids == expected(asked)

@@ -232,6 +232,7 @@ def test_version_prints_the_version() -> None:
         (["serve"], {"PACELINE_HTTP_PROT": "1"}, "did you mean PACELINE_HTTP_PORT?"),
         (["serve", "--dtype", "int3"], {}, "--dtype is 'int3', but should be 'auto', 'float32'"),
         (["serve", "--drafter", "draft-model"], {}, "--draft-model"),
+        (["serve", "--drafter", "eagle"], {}, "--head is required: --drafter is eagle"),
         (["serve", "--config", "/no.toml"], {}, "/no.toml cannot be read"),
         (["generate", "x", "--url", "http://h", "--model", "m"], {}, "--model contradicts --url"),
         (["generate", "x", "--raw", "--system", "s"], {}, "--system contradicts --raw"),
@@ -272,8 +273,9 @@ def test_serve_names_a_taken_port_before_it_starts_anything(
 
 def test_options_that_cannot_matter_are_named() -> None:
     assert ServeSettings().contradictions() == []
-    settings = ServeSettings(drafter="none", draft_model="m", draft_replicas=2)
+    settings = ServeSettings(drafter="none", draft_model="m", head="h", draft_replicas=2)
     assert settings.contradictions() == [
         "--draft-model m is not used: --drafter is none, expected draft-model",
+        "--head h is not used: --drafter is none, expected eagle",
         "--draft-replicas 2 is not used: --drafter is none",
     ]

@@ -1,0 +1,109 @@
+"""An EAGLE-3 head fed with the target's hidden states (arXiv 2503.01840), drafting a chain.
+
+Rows made from the target's features are kept from round to round; those of drafts are dropped when
+the next round begins, since by then the target has said what it computed there. Where the rows
+begin does not matter to correctness: a worker that joins in mid-sequence drafts from the rows that
+it gets. Without the row of every token but the last there is nothing to draft from.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+
+from draft_service.drafters.token_choice import TokenChoice
+from draft_service.proposer import Proposal
+from paceline.engine.eagle_head import EagleHead, HeadKV, HeadRows
+from paceline.engine.feature_rows import FeatureRows
+from paceline.engine.grammar import Grammars
+from paceline.engine.sequences import EngineSequence, SequenceTable
+from paceline.rounds import WorkerLoad
+from paceline.token_log import common_length
+
+MAX_CHUNK = 512
+"""Rows of one sequence in a step; more take several, so that nobody waits long for others."""
+
+
+@dataclass(eq=False, slots=True)
+class _HeadState:
+    """What the head has read of a sequence: rows of true features, then rows of drafts."""
+
+    kv: HeadKV
+    token_ids: "array[int]" = field(default_factory=lambda: array("I"))
+    """The token that was embedded in each row of true features."""
+
+    @property
+    def end(self) -> int:
+        """Position of the first row behind those of true features."""
+        return self.kv.start + len(self.token_ids)
+
+    def truncate(self, num_rows: int) -> None:
+        """Keep no more rows of true features than these, and no others."""
+        del self.token_ids[num_rows:]
+        self.kv.truncate(len(self.token_ids))
+
+
+class EagleDrafter:
+    """Runs a head one token per step, all sequences in one batch."""
+
+    def __init__(self, head: EagleHead, grammars: Grammars | None = None) -> None:
+        """Without `grammars` it drafts as if there were none, which the target then rejects."""
+        self._head = head
+        self._choice = TokenChoice(grammars)
+        self._table = SequenceTable()
+
+    @property
+    def table(self) -> SequenceTable:
+        """The sequences."""
+        return self._table
+
+    def load(self, num_waiting: int) -> WorkerLoad:
+        """The state of the worker."""
+        return WorkerLoad(num_sequences=len(self._table), num_waiting=num_waiting)
+
+    def extend(self, proposals: list[Proposal]) -> None:
+        """One step: a token more for every proposal whose features are all read."""
+        running: list[tuple[Proposal, HeadRows]] = []
+        for proposal in proposals:
+            rows = self._rows(proposal)
+            if rows is None or not self._head.knows(rows.token_ids):
+                proposal.is_done = True
+            else:
+                self._choice.begin(proposal.sequence)
+                running.append((proposal, rows))
+        if not running:
+            return
+        results = self._head.forward([rows for _, rows in running])
+        for (proposal, rows), logits in zip(running, results, strict=True):
+            if rows.features is not None:
+                proposal.sequence.drafter_state.token_ids.extend(rows.token_ids)
+            if logits is not None:
+                self._choice.add(proposal, logits)
+
+    def _rows(self, proposal: Proposal) -> HeadRows | None:
+        """What to run next; None without the features that it takes."""
+        sequence, features = proposal.sequence, proposal.sequence.features
+        if proposal.token_ids:
+            kv = sequence.drafter_state.kv
+            return HeadRows(kv, proposal.token_ids[-1:], features=None, wants_logits=True)
+        num_rows = len(sequence.log) - 1  # the last token's features are not computed yet
+        if features is None or not features.start < num_rows <= features.end:
+            return None
+        state = _valid_state(sequence, features)
+        start, end = state.end, min(state.end + MAX_CHUNK, num_rows)
+        return HeadRows(
+            state.kv,
+            sequence.log.token_ids[start + 1 : end + 1],
+            features.rows[start - features.start : end - features.start],
+            wants_logits=end == num_rows,
+        )
+
+
+def _valid_state(sequence: EngineSequence, features: FeatureRows) -> _HeadState:
+    """What is still right of what was read; at least one row of true features is left to run."""
+    state: _HeadState | None = sequence.drafter_state
+    if state is not None and state.kv.start <= features.start:
+        following = sequence.log.token_ids[state.kv.start + 1 :]
+        state.truncate(min(common_length(state.token_ids, following), len(following) - 1))
+        if features.start <= state.end:
+            return state
+    sequence.drafter_state = state = _HeadState(HeadKV(features.start))
+    return state

@@ -1,0 +1,67 @@
+"""From a row of logits to a proposed token, the same way for every drafter with a model.
+
+Under the coupled rule the draft chooses with the target's noise (the same seed, choice and
+position), so that both make the same choice wherever their laws are close (arXiv 2408.07978). Under
+`rejection` and `block` it samples with noise of its own and tells from what.
+"""
+
+from array import array
+
+from draft_service.proposer import Proposal
+from paceline.engine.draws import Draws
+from paceline.engine.grammar import Grammars
+from paceline.engine.model import Logits
+from paceline.engine.sampling import choose_token, token_law
+from paceline.engine.sequences import EngineSequence
+from paceline.errors import InvalidRequest
+from paceline.rounds import AcceptanceRule
+
+
+class TokenChoice:
+    """Adds tokens to proposals."""
+
+    def __init__(self, grammars: Grammars | None = None) -> None:
+        """Without `grammars` it drafts as if there were none, which the target then rejects."""
+        self._grammars = grammars
+
+    def begin(self, sequence: EngineSequence) -> None:
+        """Let the sequence's grammar be compiled, while something else is computed."""
+        if self._grammars is not None:
+            self._grammars.begin(sequence.settings.grammar)
+
+    def add(self, proposal: Proposal, logits: Logits) -> None:
+        """Propose what a row says, in the way that the sequence's acceptance rule wants.
+
+        The proposal is done when it says nothing: no token is left, or the row holds no numbers.
+        """
+        try:
+            if self._follows_grammar(proposal.sequence):
+                _add_token(proposal, logits)
+            else:
+                proposal.is_done = True
+        except (InvalidRequest, FloatingPointError):
+            proposal.is_done = True
+
+    def _follows_grammar(self, sequence: EngineSequence) -> bool:
+        """False while the sequence's grammar is being compiled: a draft waits for nothing."""
+        settings = sequence.settings
+        if self._grammars is None:
+            return True
+        if not self._grammars.is_ready(settings.grammar):
+            return False
+        sequence.grammar = self._grammars.state(settings, sequence.grammar)
+        return True
+
+
+def _add_token(proposal: Proposal, logits: Logits) -> None:
+    log, settings = proposal.sequence.log, proposal.sequence.settings
+    context = log.token_ids + array("I", proposal.token_ids)
+    position = len(context)
+    grammar, allowed = proposal.sequence.grammar, None
+    if grammar is not None and grammar.reach(context) == position:  # not behind a stop token
+        allowed = grammar.allowed(context)
+    if settings.temperature == 0.0 or settings.acceptance_rule is AcceptanceRule.COUPLED:
+        proposal.add(choose_token(logits, settings, position, context, allowed))
+        return
+    law = token_law(logits, settings, position, context, allowed)
+    proposal.add_sampled(*Draws(settings, start=len(log)).draft(position, law))

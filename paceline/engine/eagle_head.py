@@ -1,0 +1,234 @@
+"""An EAGLE-3 head (arXiv 2503.01840): one decoder layer on top of the target's hidden states.
+
+Row i of a sequence combines what the target computed at token i with the embedding of token i + 1,
+and says what follows that one. Rows of tokens that are drafted have no such features; the layer's
+own output, before the last norm, takes their place. Plain torch on a CPU, all sequences of a step
+at once. Bits may depend on the batch: a draft cannot change the text.
+
+Knows nothing about rounds, nor about which rows are still right: its callers truncate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from paceline.engine.eagle_checkpoint import EMBEDDING, OUTPUT, HeadWeights
+from paceline.engine.eagle_config import HeadConfig
+from paceline.engine.model import Features, Logits
+from paceline.engine.support import ROPE_TYPES
+from paceline.errors import InvalidConfig
+
+_FIRST_ROOM = 256
+"""Rows that a new sequence has room for; the room doubles as it grows."""
+
+
+class HeadKV:
+    """The keys and values of one sequence in the head: of rows at `start` and those behind."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        """Position of the first row."""
+        self.num_rows = 0
+        self._storage: Tensor | None = None
+        self._output: Tensor | None = None
+
+    def truncate(self, num_rows: int) -> None:
+        """Forget all but the first rows."""
+        self.num_rows = num_rows
+
+    def append(self, key_value: Tensor) -> Tensor:
+        """Add rows `[2, num_kv_heads, n, head_dim]`; returns all, `[2, num_kv_heads, N, …]`."""
+        end = self.num_rows + key_value.shape[2]
+        room = 0 if self._storage is None else self._storage.shape[2]
+        if end > room:
+            shape = list(key_value.shape)
+            shape[2] = max(_FIRST_ROOM, 2 * room, end)
+            grown = key_value.new_empty(shape)
+            if self._storage is not None:
+                grown[:, :, : self.num_rows] = self._storage[:, :, : self.num_rows]
+            self._storage = grown
+        assert self._storage is not None
+        self._storage[:, :, self.num_rows : end] = key_value
+        self.num_rows = end
+        return self._storage[:, :, :end]
+
+    @property
+    def output(self) -> Tensor:
+        """What the layer made of the last row that was run, `[hidden_size]`."""
+        assert self._output is not None, "no row has been run"
+        return self._output
+
+    @output.setter
+    def output(self, output: Tensor) -> None:
+        self._output = output
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """One sequence's share of a step: rows behind those in `kv`."""
+
+    kv: HeadKV
+    token_ids: Sequence[int]
+    """The token behind that of each row, which is embedded."""
+    features: Features | None
+    """`[len(token_ids), feature_size]`; None for one row that is fed with the output before it."""
+    wants_logits: bool
+    """Whether to say what follows the last of the tokens."""
+
+
+class EagleHead:
+    """The head, driven by one thread."""
+
+    def __init__(
+        self,
+        config: HeadConfig,
+        weights: HeadWeights,
+        vocab_size: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """`vocab_size`: tokens of the target, without rows that pad its matrices."""
+        self._config = config
+        self._dtype = dtype
+        self._embedding = weights.tensors[EMBEDDING]  # as it was saved: few rows of it are used
+        self._weights = {
+            name: tensor.to(dtype) for name, tensor in weights.tensors.items() if name != EMBEDDING
+        }
+        self.vocab_size = vocab_size
+        is_known = weights.target_ids < vocab_size
+        self._draft_ids = is_known.nonzero()[:, 0]
+        self._target_ids = weights.target_ids[is_known]
+        self._rotary = _rotary(config)
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers per token that it is fed with."""
+        return self._config.feature_size
+
+    def knows(self, token_ids: Sequence[int]) -> bool:
+        """Whether all of these tokens can be embedded."""
+        return max(token_ids) < len(self._embedding)
+
+    @torch.inference_mode()
+    def forward(self, batch: Sequence[HeadRows]) -> list[Logits | None]:
+        """Run one step; float32 `[vocab_size]` for each sequence that wants logits.
+
+        Tokens that the head cannot propose have minus infinity.
+        """
+        states = torch.cat([self._fed(rows) for rows in batch])
+        token_ids = torch.tensor([id for rows in batch for id in rows.token_ids])
+        embedded = F.embedding(token_ids, self._embedding).to(self._dtype)
+        normed = self._norm(states, "hidden_norm")
+        residual = normed if self._config.norm_before_residual else states
+        both = torch.cat((self._norm(embedded, "input_layernorm"), normed), dim=-1)
+        states = residual + self._attention(both, batch)
+        states = states + self._mlp(self._norm(states, "post_attention_layernorm"))
+        ends = np.cumsum([len(rows.token_ids) for rows in batch])
+        lasts = states[torch.from_numpy(ends - 1)]
+        for rows, last in zip(batch, lasts, strict=True):
+            rows.kv.output = last.clone()
+        wanted = [index for index, rows in enumerate(batch) if rows.wants_logits]
+        logits = iter(self._logits(lasts[wanted]))
+        return [next(logits) if rows.wants_logits else None for rows in batch]
+
+    def _fed(self, rows: HeadRows) -> Tensor:
+        if rows.features is None:
+            return rows.kv.output[None]
+        features = torch.from_numpy(rows.features.astype(np.float32))
+        return F.linear(features.to(self._dtype), self._weights["fc.weight"])
+
+    def _attention(self, states: Tensor, batch: Sequence[HeadRows]) -> Tensor:
+        config = self._config
+        query = self._linear(states, "self_attn.q_proj").view(-1, config.num_heads, config.head_dim)
+        key, value = (
+            self._linear(states, f"self_attn.{name}_proj").view(
+                -1, config.num_kv_heads, config.head_dim
+            )
+            for name in "kv"
+        )
+        positions = [
+            position
+            for rows in batch
+            for position in range(
+                rows.kv.start + rows.kv.num_rows,
+                rows.kv.start + rows.kv.num_rows + len(rows.token_ids),
+            )
+        ]
+        cos, sin = self._rotary(states, torch.tensor(positions)[None])
+        query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
+        key_value = torch.stack((key, value)).transpose(1, 2)  # [2, num_kv_heads, N, head_dim]
+        attended, first = [], 0
+        for rows in batch:
+            end = first + len(rows.token_ids)
+            keys, values = rows.kv.append(key_value[:, :, first:end])
+            attended.append(_attend(query[first:end].transpose(0, 1), keys, values))
+            first = end
+        return self._linear(torch.cat(attended), "self_attn.o_proj")
+
+    def _mlp(self, states: Tensor) -> Tensor:
+        gate = F.silu(self._linear(states, "mlp.gate_proj"))
+        return self._linear(gate * self._linear(states, "mlp.up_proj"), "mlp.down_proj")
+
+    def _logits(self, states: Tensor) -> Sequence[Logits]:
+        drafted = F.linear(self._norm(states, "norm"), self._weights[OUTPUT]).float()
+        logits = torch.full((len(states), self.vocab_size), -torch.inf)
+        logits[:, self._target_ids] = drafted[:, self._draft_ids]
+        rows: Logits = logits.numpy()
+        return [*rows]
+
+    def _linear(self, states: Tensor, name: str) -> Tensor:
+        return F.linear(states, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
+
+    def _norm(self, states: Tensor, name: str) -> Tensor:
+        weight = self._weights[f"{name}.weight"].float()
+        normed = F.rms_norm(states.float(), weight.shape, weight, self._config.rms_norm_eps)
+        return normed.to(self._dtype)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """`[H, n, D]` over all rows `[num_kv_heads, N, D]`, the last n of which are the query's."""
+    num_rows, num_keys = query.shape[1], key.shape[1]
+    mask = None
+    if num_rows > 1:
+        mask = torch.ones(num_rows, num_keys, dtype=torch.bool).tril(num_keys - num_rows)
+    attended = F.scaled_dot_product_attention(
+        query[None], key[None], value[None], attn_mask=mask, enable_gqa=True
+    )
+    return attended[0].transpose(0, 1).flatten(1)
+
+
+def _rotated(
+    states: Tensor,  # [N, H, D]
+    cos: Tensor,  # [1, N, D]
+    sin: Tensor,
+) -> Tensor:
+    first, second = states.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return states * cos[0, :, None] + turned * sin[0, :, None]
+
+
+def _rotary(config: HeadConfig) -> LlamaRotaryEmbedding:
+    """Angles for any position: how long a sequence may be is the target's business."""
+    rope_type = config.rope["rope_type"]
+    if rope_type not in ROPE_TYPES:
+        raise InvalidConfig(
+            f"the head's rope_type is {rope_type!r}, which depends on the whole batch or is not "
+            f"known; expected one of {', '.join(sorted(ROPE_TYPES))}"
+        )
+    try:
+        return LlamaRotaryEmbedding(
+            LlamaConfig(
+                hidden_size=config.hidden_size,
+                num_attention_heads=config.num_heads,
+                num_key_value_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                rope_parameters=config.rope,
+            )
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidConfig(f"the head's rope settings {config.rope} are wrong: {error}") from None

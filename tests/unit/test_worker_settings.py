@@ -1,0 +1,38 @@
+"""What a draft or a target worker is told must fit together, and is told apart by name."""
+
+from pathlib import Path
+
+import pytest
+from eagle_heads import random_head
+
+from draft_service.config import DraftSettings
+from draft_service.drafters.registry import make_drafter
+from paceline.config import Settings, read_settings
+from paceline.engine.worker_model import build_worker_model
+from paceline.errors import InvalidConfig
+from target_service.config import TargetSettings
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "expected"),
+    [
+        (DraftSettings, {"drafter": "draft-model"}, "--model .* is required by the drafter draft-"),
+        (DraftSettings, {"model": "m"}, "--model .* is 'm', but the drafter prompt-lookup should"),
+        (DraftSettings, {"drafter": "eagle"}, "--head .* is required by the drafter eagle"),
+        (DraftSettings, {"head": "h"}, "--head .* is 'h', but the drafter prompt-lookup should"),
+        (TargetSettings, {"head": "h", "feature_layers": "1,2"}, "--feature-layers .* should not"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named(
+    cls: type[Settings], options: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=expected):
+        read_settings(cls, options)
+
+
+def test_the_table_model_has_no_hidden_states_for_a_head(tmp_path: Path) -> None:
+    head = str(random_head(40).write(tmp_path))
+    with pytest.raises(InvalidConfig, match="the model 'table:7' has no hidden states"):
+        build_worker_model(TargetSettings(model="table:7", head=head), head=head)
+    with pytest.raises(InvalidConfig, match="model 'table:7'"):
+        make_drafter(DraftSettings(drafter="eagle", model="table:7", head=head))
