@@ -233,6 +233,7 @@ def test_version_prints_the_version() -> None:
         (["serve", "--dtype", "int3"], {}, "--dtype is 'int3', but should be 'auto', 'float32'"),
         (["serve", "--drafter", "draft-model"], {}, "--draft-model"),
         (["serve", "--drafter", "eagle"], {}, "--head is required: --drafter is eagle"),
+        (["generate", "x", "--url", "http://h", "--head", "d"], {}, "--head contradicts --url"),
         (["serve", "--config", "/no.toml"], {}, "/no.toml cannot be read"),
         (["generate", "x", "--url", "http://h", "--model", "m"], {}, "--model contradicts --url"),
         (["generate", "x", "--raw", "--system", "s"], {}, "--system contradicts --raw"),
