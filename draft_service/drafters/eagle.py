@@ -8,6 +8,7 @@ it gets. Without the row of every token but the last there is nothing to draft f
 
 from array import array
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from draft_service.drafters.token_choice import TokenChoice
 from draft_service.proposer import Proposal
@@ -22,13 +23,15 @@ MAX_CHUNK = 512
 """Rows of one sequence in a step; more take several, so that nobody waits long for others."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class _HeadState:
     """What the head has read of a sequence: rows of true features, then rows of drafts."""
 
     kv: HeadKV
     token_ids: "array[int]" = field(default_factory=lambda: array("I"))
     """The token that was embedded in each row of true features."""
+    last_step: int = 0
+    """When it was last worked on."""
 
     @property
     def end(self) -> int:
@@ -44,11 +47,20 @@ class _HeadState:
 class EagleDrafter:
     """Runs a head one token per step, all sequences in one batch."""
 
-    def __init__(self, head: EagleHead, grammars: Grammars | None = None) -> None:
-        """Without `grammars` it drafts as if there were none, which the target then rejects."""
+    def __init__(
+        self, head: EagleHead, grammars: Grammars | None = None, kv_capacity: int | None = None
+    ) -> None:
+        """Without `grammars` it drafts as if there were none, which the target then rejects.
+
+        `kv_capacity`: rows that all sequences may hold together; None for no limit.
+        """
         self._head = head
         self._choice = TokenChoice(grammars)
+        self._kv_capacity = kv_capacity
         self._table = SequenceTable()
+        self._states: WeakSet[_HeadState] = WeakSet()
+        self._num_steps = 0
+        self._num_preemptions = 0
 
     @property
     def table(self) -> SequenceTable:
@@ -57,16 +69,29 @@ class EagleDrafter:
 
     def load(self, num_waiting: int) -> WorkerLoad:
         """The state of the worker."""
-        return WorkerLoad(num_sequences=len(self._table), num_waiting=num_waiting)
+        return WorkerLoad(
+            num_sequences=len(self._table),
+            num_waiting=num_waiting,
+            kv_used=sum(state.kv.num_rows for state in self._states),
+            kv_capacity=self._kv_capacity or 0,
+            num_preemptions=self._num_preemptions,
+        )
 
     def extend(self, proposals: list[Proposal]) -> None:
         """One step: a token more for every proposal whose features are all read."""
+        self._num_steps += 1
         running: list[tuple[Proposal, HeadRows]] = []
-        for proposal in proposals:
-            rows = self._rows(proposal)
-            if rows is None or not self._head.knows(rows.token_ids):
+        work = [(proposal, self._rows(proposal)) for proposal in proposals]
+        num_new = 0
+        for proposal, rows in work:
+            if (
+                rows is None
+                or not self._head.knows(rows.token_ids)
+                or not self._has_room(num_new + len(rows.token_ids))
+            ):
                 proposal.is_done = True
             else:
+                num_new += len(rows.token_ids)
                 self._choice.begin(proposal.sequence)
                 running.append((proposal, rows))
         if not running:
@@ -82,12 +107,15 @@ class EagleDrafter:
         """What to run next; None without the features that it takes."""
         sequence, features = proposal.sequence, proposal.sequence.features
         if proposal.token_ids:
-            kv = sequence.drafter_state.kv
-            return HeadRows(kv, proposal.token_ids[-1:], features=None, wants_logits=True)
+            state: _HeadState = sequence.drafter_state
+            state.last_step = self._num_steps
+            return HeadRows(state.kv, proposal.token_ids[-1:], features=None, wants_logits=True)
         num_rows = len(sequence.log) - 1  # the last token's features are not computed yet
         if features is None or not features.start < num_rows <= features.end:
             return None
         state = _valid_state(sequence, features)
+        state.last_step = self._num_steps
+        self._states.add(state)
         start, end = state.end, min(state.end + MAX_CHUNK, num_rows)
         return HeadRows(
             state.kv,
@@ -95,6 +123,22 @@ class EagleDrafter:
             features.rows[start - features.start : end - features.start],
             wants_logits=end == num_rows,
         )
+
+    def _has_room(self, num_new: int) -> bool:
+        """Whether so many more rows fit; takes the room of those that drafted longest ago."""
+        if self._kv_capacity is None:
+            return True
+        num_over = sum(state.kv.num_rows for state in self._states) + num_new - self._kv_capacity
+        idle = [s for s in self._states if s.last_step < self._num_steps and s.kv.num_rows]
+        idle.sort(key=lambda state: state.last_step)
+        if num_over > sum(state.kv.num_rows for state in idle):
+            return False
+        while num_over > 0:
+            state = idle.pop(0)
+            num_over -= state.kv.num_rows
+            state.truncate(0)
+            self._num_preemptions += 1
+        return True
 
 
 def _valid_state(sequence: EngineSequence, features: FeatureRows) -> _HeadState:

@@ -58,7 +58,7 @@ def _eagle(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerIn
 
     loaded = build_worker_head(settings, dtype)
     grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.head.vocab_size)
-    return EagleDrafter(loaded.head, grammars), replace(
+    return EagleDrafter(loaded.head, grammars, loaded.kv_cache_tokens), replace(
         info,
         model=loaded.name,
         tokenizer_digest=loaded.tokenizer_digest,

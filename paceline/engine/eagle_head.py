@@ -39,8 +39,10 @@ class HeadKV:
         self._output: Tensor | None = None
 
     def truncate(self, num_rows: int) -> None:
-        """Forget all but the first rows."""
+        """Forget all but the first rows; without any, their room is free."""
         self.num_rows = num_rows
+        if num_rows == 0:
+            self._storage = None
 
     def append(self, key_value: Tensor) -> Tensor:
         """Add rows `[2, num_kv_heads, n, head_dim]`; returns all, `[2, num_kv_heads, N, …]`."""
@@ -109,6 +111,13 @@ class EagleHead:
     def feature_size(self) -> int:
         """Numbers per token that it is fed with."""
         return self._config.feature_size
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Room of a token's keys and values, and of its features."""
+        config = self._config
+        key_value = 2 * config.num_kv_heads * config.head_dim * self._dtype.itemsize
+        return key_value + config.feature_size * np.dtype(np.float16).itemsize
 
     def knows(self, token_ids: Sequence[int]) -> bool:
         """Whether all of these tokens can be embedded."""

@@ -16,7 +16,12 @@ from paceline.engine.eagle_head import EagleHead
 from paceline.engine.loading import DTYPES, load_tokenizer, read_config
 from paceline.engine.model_directory import resolve_model
 from paceline.engine.tokenizer_files import TokenizerFile, tokenizer_digest, vocabulary_size
-from paceline.engine.worker_model import ModelSettings, cache_directory
+from paceline.engine.worker_model import (
+    KV_SHARE_OF_MEMORY,
+    ModelSettings,
+    cache_directory,
+    free_memory,
+)
 
 
 class HeadSettings(ModelSettings, Protocol):
@@ -34,6 +39,8 @@ class WorkerHead:
     name: str
     feature_layers: tuple[int, ...]
     tokenizer_files: Sequence[TokenizerFile]
+    kv_cache_tokens: int
+    """Tokens that there is room for, all sequences together."""
 
     @property
     def tokenizer_digest(self) -> str:
@@ -60,9 +67,12 @@ def build_worker_head(settings: HeadSettings, dtype: str) -> WorkerHead:
     weights = read_head_weights(settings.head, config, target)
     _, tokenizer_files = load_tokenizer(model, directory, {})
     vocab_size = min(vocabulary_size(tokenizer_files), target.vocab_size)
+    runnable = EagleHead(config, weights, vocab_size, DTYPES[dtype])
+    affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // runnable.bytes_per_token
     return WorkerHead(
-        head=EagleHead(config, weights, vocab_size, DTYPES[dtype]),
+        head=runnable,
         name=Path(settings.head).expanduser().resolve().name,
         feature_layers=config.feature_layers(target.num_layers),
         tokenizer_files=tokenizer_files,
+        kv_cache_tokens=settings.kv_cache_tokens or affordable,
     )

@@ -230,3 +230,34 @@ def test_a_closed_sequence_leaves_nothing_behind(head: EagleHead) -> None:
     assert kv() is None
     assert drafter.load(0).num_sequences == 0
     assert owner.drafts(TEXT[:20], (0, 19)).token_ids != ()
+
+
+def test_room_is_taken_from_the_sequence_that_drafted_longest_ago(head: EagleHead) -> None:
+    drafter = EagleDrafter(head, kv_capacity=50)
+    proposer = Proposer(drafter, 16, head.feature_size)
+    texts = {"a": TEXT[:18], "b": TEXT[20:36], "c": TEXT[40:58]}
+    owners = {name: Owner(proposer, name) for name in texts}
+    for name in ("a", "b", "a", "c"):
+        text = texts[name]
+        drafts = owners[name].drafts(text, (0, len(text) - 1))
+        assert list(drafts.token_ids) == reference_drafts(HEAD, text)
+    load = drafter.load(num_waiting=0)
+    assert (load.kv_capacity, load.num_preemptions) == (50, 1)
+    assert load.kv_used == (17 + NUMBER - 1) * 2, "b's rows are gone"
+    drafts = owners["b"].drafts(texts["b"], None, start=16)
+    assert list(drafts.token_ids) == reference_drafts(HEAD, texts["b"]), "computed again"
+    for name in texts:
+        proposer.close(name)
+    assert drafter.load(num_waiting=0).kv_used == 0
+
+
+def test_in_a_full_room_those_that_come_first_draft_and_the_others_go_without(
+    head: EagleHead,
+) -> None:
+    proposer = Proposer(EagleDrafter(head, kv_capacity=30), 16, head.feature_size)
+    for name in "ab":
+        Owner(proposer, name).accept(TEXT[:18], (0, 17))
+    results = finish(proposer)
+    assert list(results["a"].drafts.token_ids) == reference_drafts(HEAD, TEXT[:18])
+    assert results["b"].drafts.token_ids == ()
+    assert Owner(proposer, "c").drafts(TEXT[:40], (0, 39)).token_ids == ()
