@@ -80,9 +80,9 @@ def _check_tools(request: GenerationRequest) -> None:
     if request.tool_choice is not ToolChoice.REQUIRED:
         return
     if request.tool_name not in ("", *names) or not names:
+        expected = f"the name of one of the {len(names)} tools" if names else "tools beside it"
         raise InvalidRequest(
-            f"tool_choice: is {request.tool_name or 'required'!r}; expected a call of one of the "
-            f"{len(names)} tools",
+            f"tool_choice: is {request.tool_name or 'required'!r}; expected {expected}",
             "tool_choice",
         )
 

@@ -18,6 +18,7 @@ _WORDS = {
     "Input should be": "expected",
     "List should have": "expected a list with",
     "String should have": "expected a text with",
+    "String should match": "expected a text that matches",
     " after validation": "",
 }
 """What pydantic says, and what everything else here says."""

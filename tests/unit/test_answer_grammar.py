@@ -168,6 +168,11 @@ def test_what_need_not_be_exact_may_use_more_of_json_schema_but_no_nonsense() ->
         )
 
 
+def test_a_required_call_without_tools_says_that_they_are_wanted() -> None:
+    with pytest.raises(InvalidRequest, match="is 'required'; expected tools beside it"):
+        answer_grammar(replace(REQUEST, tool_choice=ToolChoice.REQUIRED))
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [

@@ -128,7 +128,7 @@ def test_messages_come_as_text_or_text_parts_of_the_known_roles() -> None:
         ("logit_bias", {"5": 101}, "expected values from -100 to 100, that of 5 is 101"),
         ("logit_bias", {"5": None}, "expected values from -100 to 100, that of 5 is null"),
         ("stream", "yes", "expected a valid boolean"),
-        ("session_id", "", "at least 1 character"),
+        ("request_id", "ä", "expected a text that matches pattern '^[!-~]{1,128}$'"),
         ("speculation", "off", 'speculation: is "off"; expected an object'),
         ("stream_options", {"include_usage": True}, "only allowed together with stream: true"),
     ],
