@@ -73,12 +73,12 @@ class SettingDoc:
     description: str
 
 
-def load_settings(cls: type[S], argv: Sequence[str]) -> S:
-    """Read the settings of a process; `argv` are its options, without the program's name.
+def load_settings(cls: type[S], argv: Sequence[str], program: str | None = None) -> S:
+    """Read the settings of a process; `argv` are its options, `program` what its help calls it.
 
     Raises `InvalidConfig`. With `--help` among the options prints them and exits with status 0.
     """
-    parser = argparse.ArgumentParser(description=cls.__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(program, description=cls.__doc__, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help=f"TOML file; also {CONFIG_FILE_KEY}")
     docs = describe_settings(cls)
     for doc in docs:
@@ -209,8 +209,10 @@ def _explain(error: ValidationError, found: Mapping[str, _Found]) -> str:
 
 
 def _unknown(kind: str, key: str, known: Sequence[str]) -> str:
-    close = get_close_matches(key, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    # What all begin with likens none to another.
+    start = len(os.path.commonprefix([key, *known]))
+    close = get_close_matches(key[start:], [name[start:] for name in known], n=1)
+    hint = f"did you mean {key[:start]}{close[0]}?" if close else f"known are {', '.join(known)}"
     return f"unknown {kind} {key}; {hint}"
 
 

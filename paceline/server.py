@@ -81,7 +81,7 @@ def run_service(
     Returns the exit status: 2, and a sentence on standard error, when a setting is wrong.
     """
     try:
-        settings = load_settings(settings_class, sys.argv[1:])
+        settings = load_settings(settings_class, sys.argv[1:], f"python -m {name}")
         configure_logging(settings.log_level)
         _run(serve(settings))
     except InvalidConfig as error:

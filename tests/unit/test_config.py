@@ -84,6 +84,7 @@ def test_lists_are_comma_separated_and_empty_text_unsets_an_optional_value(
     ("environment", "argv", "file", "expected"),
     [
         ({"PACELINE_PROT": "1"}, [], "", "PACELINE_PROT; did you mean PACELINE_PORT?"),
+        ({"PACELINE_FOO": "1"}, [], "", "variable PACELINE_FOO; known are PACELINE_PORT, "),
         ({}, ["--mod", "slow"], "", "unknown option --mod; did you mean --mode?"),
         ({}, ["loose"], "", "unknown option loose"),
         ({}, [], "prt = 1", "prt; did you mean port?"),
@@ -128,9 +129,10 @@ def test_help_shows_each_option_with_its_meaning_and_default(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        load_settings(Sample, ["--help"])
+        load_settings(Sample, ["--help"], "python -m sample")
     assert caught.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("usage: python -m sample [-h]")
     assert "--port integer Port to listen on, 100% free. (default: 5000)" in text
     assert "--mode fast|slow How. (default: fast)" in text
 
