@@ -72,6 +72,7 @@ class CoordinatorApi:
     """A running coordinator. A context manager."""
 
     def __init__(self, url: str) -> None:
+        url = url if "://" in url else f"http://{url}"
         self._url = url.rstrip("/").removesuffix("/v1")
         try:
             host = httpx.URL(self._url).host

@@ -106,7 +106,7 @@ def test_a_limit_takes_questions_of_each_group_at_even_distances() -> None:
 def test_categories_and_groups_can_be_named() -> None:
     assert chosen(["stem"], None) == ["s0", "s1", "s2"]
     assert chosen(["qa", "mt"], 1) == ["w0", "q0"]
-    with pytest.raises(InvalidConfig, match="has 'rag', expected of mt, qa, stem, writing"):
+    with pytest.raises(InvalidConfig, match="has 'rag', expected some of mt, qa, stem, writing"):
         chosen(["qa", "rag"], None)
 
 

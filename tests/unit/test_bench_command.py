@@ -156,7 +156,7 @@ def test_an_answer_that_speculation_changed_gives_status_1(
     ("args", "expected"),
     [
         (["--method", "off"], "--method is 'off'"),
-        (["--categories", "rag"], "--categories has 'rag', expected of mt, qa, writing"),
+        (["--categories", "rag"], "--categories has 'rag', expected some of mt, qa, writing"),
         (["--output", "/nowhere/out.json"], "--output /nowhere/out.json cannot be written"),
         (["--model", "m"], "--model contradicts --url"),
     ],
@@ -168,3 +168,9 @@ def test_what_cannot_work_is_said_before_anything_is_asked(
     assert isinstance(result.exception, PacelineError)
     assert expected in result.exception.message
     assert coordinator.bodies == []
+
+
+def test_prompts_that_are_not_there_are_named_once(coordinator: FakeCoordinator) -> None:
+    result = bench(Path("nope.jsonl"), coordinator)
+    assert isinstance(result.exception, PacelineError)
+    assert result.exception.message.endswith("nope.jsonl cannot be read: No such file or directory")

@@ -196,10 +196,10 @@ def test_chat_goes_on_after_a_refused_turn(
     ]
 
 
-def test_status_lists_workers_and_acceptance(
+def test_status_lists_workers_and_acceptance_also_of_a_url_without_a_scheme(
     paceline: Paceline, coordinator: FakeCoordinator
 ) -> None:
-    result = paceline("status", "--url", coordinator.url)
+    result = paceline("status", "--url", coordinator.url.removeprefix("http://"))
     assert result.returncode == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0] == "ready"
@@ -239,7 +239,7 @@ def test_version_prints_the_version() -> None:
         (["generate", "x", "--raw", "--system", "s"], {}, "--system contradicts --raw"),
         (["generate", "x", "--compare", "--no-speculation"], {}, "--compare contradicts"),
         (["generate", "x", "--url", "http://127.0.0.1:1"], {}, "no answer from http://127.0.0.1:1"),
-        (["generate", "x", "--url", "nowhere"], {}, "no answer from nowhere"),
+        (["generate", "x", "--url", "ftp://h"], {}, "no answer from ftp://h"),
         (["chat", "--no-speculation", "--num-speculative-tokens", "2"], {}, "contradicts"),
         (["status", "--url", "http://127.0.0.1:1"], {}, "is `paceline serve` running there?"),
     ],

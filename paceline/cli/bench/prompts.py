@@ -46,7 +46,8 @@ def read_questions(path: Path) -> list[Question]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfig(f"the prompts {path} cannot be read: {error}") from None
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise InvalidConfig(f"the prompts {path} cannot be read: {reason}") from None
     numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
     if not numbered:
         raise InvalidConfig(f"the prompts {path} are empty, expected a question per line")
@@ -74,7 +75,7 @@ def select(
     for name in names:
         if name not in known:
             raise InvalidConfig(
-                f"--categories has {name!r}, expected of {', '.join(sorted(known))}"
+                f"--categories has {name!r}, expected some of {', '.join(sorted(known))}"
             )
     wanted = [q for q in questions if not names or q.category in names or q.group in names]
     if limit is None:
