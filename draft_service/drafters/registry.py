@@ -33,7 +33,7 @@ def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
             return PromptLookupDrafter(), info
         case "eagle":
             return _eagle(settings, info)
-        case _:
+        case "draft-model" | "self":
             return _model(settings, info)
 
 
