@@ -18,7 +18,7 @@ setup: .venv/.installed .venv/.redis  ## Make .venv with everything in it, the d
 
 demo: setup  ## Show an answer made by three services, and the same one without speculation
 	@echo "==> One answer from coordinator, draft and target; then the same without drafts"
-	paceline generate --compare --max-tokens 128 $(ARGS) "Write a Python class Point with x and y \
+	@paceline generate --compare --max-tokens 128 $(ARGS) "Write a Python class Point with x and y \
 	and the methods add, subtract, scale and distance."
 
 serve: setup  ## Start the service on this machine (ARGS='--http-port 8080 …')

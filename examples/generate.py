@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 from paceline.client import Client, GenerateRequest
+from paceline.errors import Unavailable
 
 
 async def main() -> None:
@@ -13,6 +14,10 @@ async def main() -> None:
         async for part in client.generate(request):
             sys.stdout.write(part.text)
             sys.stdout.flush()
+    sys.stdout.write("\n")
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except Unavailable as error:
+    sys.exit(f"{error.message}\nIs `paceline serve` running?")
