@@ -43,11 +43,16 @@ def rows_for(token_ids: list[int]) -> NDArray[np.float16]:
     return np.array(rows, np.float16).reshape(-1, 3 * HIDDEN)
 
 
-def loaded(head: HeadFiles, directory: Path, layout: str = "published") -> EagleHead:
+def loaded(
+    head: HeadFiles,
+    directory: Path,
+    layout: str = "published",
+    dtype: torch.dtype = torch.float32,
+) -> EagleHead:
     path = str(head.write(directory, layout))
     target = Target("tiny", directory, HIDDEN, VOCAB_SIZE, 3, has_tied_embeddings=False)
     config = read_head_config(path)
-    return EagleHead(config, read_head_weights(path, config, target), VOCAB_SIZE)
+    return EagleHead(config, read_head_weights(path, config, target), VOCAB_SIZE, dtype)
 
 
 class Owner:

@@ -83,6 +83,19 @@ def test_a_draft_vocabulary_is_spread_over_the_targets(head: EagleHead) -> None:
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_head_in_half_precision_says_nearly_the_same(tmp_path: Path) -> None:
+    head, prompt = loaded(HEAD, tmp_path, dtype=torch.bfloat16), TEXT[:12]
+    kv = eagle.HeadKV(0)
+    rows = eagle.HeadRows(kv, prompt[1:], rows_for(prompt)[:-1], wants_logits=True)
+    logits = head.forward([rows])[0]
+    expected = reference_logits(HEAD, torch.from_numpy(rows_for(prompt)[:-1]), prompt[1:], 0)
+    assert logits is not None
+    known = np.isfinite(logits)
+    difference = np.abs(logits[known] - expected.numpy()[known]).max()
+    assert 0.0 < difference < 0.1 * np.abs(logits[known]).max()
+    assert head.forward([eagle.HeadRows(kv, [3], None, wants_logits=False)]) == [None]
+
+
 def test_seeded_drafts_use_the_targets_noise_and_penalties(head: EagleHead) -> None:
     drafts = owner_of(head).drafts(TEXT[:23], (0, 22), settings=SEEDED)
     assert list(drafts.token_ids) == reference_drafts(HEAD, TEXT[:23], settings=SEEDED)
