@@ -24,7 +24,7 @@ from paceline.cli.api import CoordinatorApi
 from paceline.cli.config import ServeSettings
 from paceline.cli.embedded_redis import START_TIMEOUT_S as REDIS_START_TIMEOUT_S
 from paceline.cli.embedded_redis import NoRedis, find_redis
-from paceline.cli.readiness import GrpcProbe, HttpProbe, unused_drafts
+from paceline.cli.readiness import GrpcProbe, HttpProbe, unused_parts
 from paceline.cli.supervisor import Child, ChildFailed, ChildSpec, Supervisor
 from paceline.config import child_environment
 from paceline.errors import InvalidConfig
@@ -37,8 +37,8 @@ DRAIN_S = 10.0
 GRACE_S = 10.0
 """How much longer than that a process may take to end: Python and torch alone take seconds on a
 busy machine."""
-DRAFTS_TIMEOUT_S = 2.0
-"""How long the coordinator may take to find out what the drafts are."""
+SETTLE_TIMEOUT_S = 2.0
+"""How long the coordinator may take to find out what the drafts are, and whether Redis answers."""
 IN_MEMORY = "Sessions are kept in the coordinator's memory"
 DEFAULT_MAX_SPECULATIVE_TOKENS = 16
 
@@ -100,14 +100,16 @@ class LocalService:
         with self._console.status("Starting the coordinator"):
             probe = HttpProbe(self.url)
             self._supervisor.wait_ready({coordinator: probe}, START_TIMEOUT_S, self._say_ready)
-        if num_drafts:
-            self._warn_of_unused_drafts()
+        self._warn_of_what_is_not_used()
 
-    def _warn_of_unused_drafts(self) -> None:
+    def _warn_of_what_is_not_used(self) -> None:
         """A draft may run well and not fit the target, which only the coordinator sees."""
         with CoordinatorApi(self.url) as api:
-            for address, reason in unused_drafts(api, DRAFTS_TIMEOUT_S):
-                self._say(f"Warning: the draft at {address} is not used yet: {reason}")
+            unused = unused_parts(api, SETTLE_TIMEOUT_S)
+        for address, reason in unused.drafts:
+            self._say(f"Warning: the draft at {address} is not used yet: {reason}")
+        if unused.is_redis_away:
+            self._say(f"Warning: --redis-url cannot be reached. {IN_MEMORY} until it can")
 
     def check(self) -> None:
         """Say which children were lost since; raises `ChildFailed` if no request works any more."""

@@ -1,6 +1,7 @@
 """Whether a process on this machine takes requests, and is used: gRPC health, HTTP."""
 
 import time
+from typing import NamedTuple
 
 import grpc
 import httpx
@@ -45,15 +46,29 @@ class HttpProbe:
             return False
 
 
-def unused_drafts(api: CoordinatorApi, timeout_s: float) -> list[tuple[str, str]]:
-    """Address and reason of the drafts that the coordinator does not use, after so long."""
+class UnusedParts(NamedTuple):
+    """What runs, or should, and is not used by the coordinator."""
+
+    drafts: list[tuple[str, str]]
+    """Address and reason."""
+    is_redis_away: bool
+
+
+def unused_parts(api: CoordinatorApi, timeout_s: float) -> UnusedParts:
+    """What the coordinator still does not use after so long."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            workers = api.status().get("workers", [])
+            status = api.status()
         except ApiError:  # a service that has gone meanwhile is noticed by others
-            return []
-        unused = [w for w in workers if w["role"] == "draft" and not w["ready"]]
-        if not unused or time.monotonic() >= deadline:
-            return [(worker["address"], worker["reason"]) for worker in unused]
+            return UnusedParts([], False)
+        workers = status.get("workers", [])
+        drafts = [
+            (worker["address"], worker["reason"])
+            for worker in workers
+            if worker["role"] == "draft" and not worker["ready"]
+        ]
+        unused = UnusedParts(drafts, status.get("session_store", "").startswith("redis ("))
+        if not any(unused) or time.monotonic() >= deadline:
+            return unused
         time.sleep(0.05)

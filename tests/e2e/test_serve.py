@@ -122,3 +122,10 @@ def test_a_head_drafts_for_the_model_that_it_was_made_for(tmp_path: Path) -> Non
     assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"]
     stats = answers[0]["metrics"]["speculative_decoding"]
     assert stats["num_accepted_draft_tokens"] == stats["num_draft_tokens"] > 20
+
+
+def test_a_redis_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
+    options = ("--model", "table:7", "--redis-url", "redis://127.0.0.1:1/0")
+    with ServeProcess(*options, run_folder=tmp_path) as served:
+        served.wait_ready()
+        assert "coordinator's memory" in served.read_message("--redis-url cannot be reached")
