@@ -24,11 +24,15 @@ demo: setup  ## Show an answer made by three services, and the same one without 
 serve: setup  ## Start the service on this machine (ARGS='--http-port 8080 …')
 	paceline serve $(ARGS)
 
+# Side by side, then by itself what starts whole services with real models. 5: none was selected.
+pytest = pytest $(1) --ignore tests/e2e --numprocesses auto --maxprocesses 4 $(ARGS) || [ $$? = 5 ]; \
+	pytest $(1) tests/e2e $(ARGS) || [ $$? = 5 ]
+
 test: setup  ## Unit, integration and end-to-end tests of a few minutes (ARGS='-k name')
-	pytest -m "not long" $(ARGS)
+	$(call pytest,-m "not long")
 
 test-all: setup  ## All tests
-	pytest $(ARGS)
+	$(call pytest,)
 
 check: setup  ## Style, types, import contracts, protocol, generated code
 	ruff check .
