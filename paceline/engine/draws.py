@@ -9,7 +9,6 @@ what is drafted there again must be drawn anew.)
 Knows nothing about models or rounds. The generator is that of `paceline.engine.noise`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -54,8 +53,10 @@ class Draws:
 
     def draft(self, position: int, law: Law) -> tuple[int, Support]:
         """A draft at `position`, and the law that it was sampled from."""
-        num_kept = min(MAX_SUPPORT, int(np.count_nonzero(law)))
-        token_ids = np.argpartition(-law, num_kept - 1)[:num_kept]
+        token_ids = np.flatnonzero(law)
+        if len(token_ids) > MAX_SUPPORT:
+            most_likely = np.argpartition(law[token_ids], -MAX_SUPPORT)[-MAX_SUPPORT:]
+            token_ids = token_ids[most_likely]
         # In single precision here already: the target must count with the very same numbers.
         weights = law[token_ids].astype(np.float32)
         index = pick(weights, self._uniform(Purpose.DRAFT, position))
@@ -76,12 +77,13 @@ def pick(weights: Law, uniform: float) -> int:
 
 def is_support_of(support: Support, token_id: int) -> bool:
     """Whether a law is one, and could have yielded the token."""
+    token_ids = np.asarray(support.token_ids, dtype=np.int64)
     weights = np.asarray(support.weights, dtype=np.float64)
-    if len(weights) != len(support.token_ids) or len(set(support.token_ids)) != len(weights):
+    if len(weights) != len(token_ids) or len(np.unique(token_ids)) != len(token_ids):
         return False
     if not np.isfinite(weights).all() or (weights < 0.0).any():
         return False
-    return any(w > 0.0 for id, w in zip(support.token_ids, weights, strict=True) if id == token_id)
+    return bool((weights[token_ids == token_id] > 0.0).any())
 
 
 def draft_law(support: Support | None, token_id: int, vocab_size: int) -> tuple[Law, float]:
@@ -90,14 +92,11 @@ def draft_law(support: Support | None, token_id: int, vocab_size: int) -> tuple[
     None is the law of a draft that was not sampled: all on its token. Tokens that the target lacks
     keep their share, so the law may sum to less than 1.
     """
+    support = support or Support((token_id,), (1.0,))
+    token_ids = np.asarray(support.token_ids, dtype=np.int64)
+    weights = np.asarray(support.weights, dtype=np.float64)
+    probabilities = weights / weights.sum()
+    is_known = token_ids < vocab_size
     law = np.zeros(vocab_size)
-    token_ids: Sequence[int] = (token_id,)
-    probabilities = np.ones(1)
-    if support is not None:
-        token_ids = support.token_ids
-        weights = np.asarray(support.weights, dtype=np.float64)
-        probabilities = weights / weights.sum()
-    for id, probability in zip(token_ids, probabilities, strict=True):
-        if id < vocab_size:
-            law[id] = probability
-    return law, float(probabilities[list(token_ids).index(token_id)])
+    law[token_ids[is_known]] = probabilities[is_known]
+    return law, float(probabilities[token_ids == token_id].item())

@@ -142,4 +142,5 @@ def test_numbers_of_block_that_come_back_in_the_next_round_are_caught(
 
     monkeypatch.setattr(Draws, "_uniform", startless)
     settings = replace(SETTINGS, acceptance_rule=AcceptanceRule.BLOCK)
-    assert not is_plausible(answers(settings, [Fault.NONE], [Fault.NONE]), expected())
+    said = answers(settings, [Fault.NONE], [Fault.NONE], num_answers=2 * NUM_ANSWERS)
+    assert not is_plausible(said, expected())
