@@ -115,7 +115,7 @@ class Generator:
             created=int(time.time()),
             grammar=grammar,
             prediction_token_ids=prediction_token_ids,
-            prompt_text=prompt_text(tokenizer, request, prompt_token_ids),
+            prompt_text=await prompt_text(tokenizer, request, prompt_token_ids),
         )
         generation.lease = await self._store.open(generation)
         return generation
@@ -147,7 +147,7 @@ class Generator:
         check_resume_from(resume_from, admitted, len(recorded.token_ids))
         text = ""
         if expected is not None:
-            text = prompt_text(tokenizer, expected, admitted.prompt_token_ids)
+            text = await prompt_text(tokenizer, expected, admitted.prompt_token_ids)
             prompt = await encode_prompt(tokenizer, expected, model.max_model_len)
             expected = replace(expected, prompt=prompt)
             check_same(expected, admitted)

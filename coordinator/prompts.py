@@ -43,11 +43,15 @@ async def encode_prediction(
     return await asyncio.to_thread(tokenizer.encode_prediction, request.prediction, max_model_len)
 
 
-def prompt_text(tokenizer: Tokenizer, request: GenerationRequest, token_ids: Sequence[int]) -> str:
+async def prompt_text(
+    tokenizer: Tokenizer, request: GenerationRequest, token_ids: Sequence[int]
+) -> str:
     """The prompt as its client wrote it, or as its tokens spell it; empty for a chat."""
     if isinstance(request.prompt, str):
         return request.prompt
-    return "" if _is_chat(request.prompt) else tokenizer.decode(token_ids)
+    if _is_chat(request.prompt):
+        return ""
+    return await asyncio.to_thread(tokenizer.decode, token_ids)
 
 
 def _is_chat(

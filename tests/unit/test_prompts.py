@@ -54,9 +54,9 @@ async def test_a_prediction_that_cannot_fit_is_refused_unread() -> None:
         ((ChatMessage("user", "Hi"),), ""),
     ],
 )
-def test_a_prompt_is_echoed_as_it_was_written_or_as_its_tokens_spell_it(
+async def test_a_prompt_is_echoed_as_it_was_written_or_as_its_tokens_spell_it(
     prompt: Any, text: str
 ) -> None:
     request = replace(REQUEST, prompt=prompt)
     token_ids = prompt if isinstance(prompt[0], int) else ()
-    assert prompt_text(table_tokenizer(), request, token_ids) == text
+    assert await prompt_text(table_tokenizer(), request, token_ids) == text
