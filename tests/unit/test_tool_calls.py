@@ -157,8 +157,9 @@ def test_blocks_of_every_size_give_the_same_calls_and_text(text: str) -> None:
         assert read(text[i : i + size] for i in range(0, len(text), size)) == whole
 
 
+_NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | _NUMBERS | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
