@@ -146,8 +146,8 @@ class TargetLink(_Link):
         """One round; the caller commits each result before it asks for the next.
 
         With `features_from` the last result brings features. With `score_from` nothing is
-        committed: the results are log-probabilities. Raises
-        `WorkerLost`, and `RoundRefused` when no target would take the round.
+        committed: the results are log-probabilities. Raises `WorkerLost`, and `RoundRefused` when
+        no target would take the round.
         """
         for _ in range(MAX_RESENDS):
             span, settings = self._span()

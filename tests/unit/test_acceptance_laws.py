@@ -104,7 +104,9 @@ def without_recovered(rule: Rule) -> Rule:
 
 def with_bonus_row(offset: int) -> Callable[[Rule], Rule]:
     def mutate(rule: Rule) -> Rule:
-        def mutant(target_law: acceptance.TargetLaw, proposed: Sequence[Proposed], *rest: object):  # type: ignore[no-untyped-def]
+        def mutant(
+            target_law: acceptance.TargetLaw, proposed: Sequence[Proposed], *rest: object
+        ) -> Acceptance:
             def shifted(index: int) -> Law:
                 return target_law(index + offset if index == len(proposed) else index)
 
