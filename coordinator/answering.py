@@ -109,8 +109,14 @@ class Answering:
         generation.stats.record_pass(num_drafts, num_accepted, num_tokens)
         self._metrics.pass_committed(num_drafts, num_accepted, num_tokens)
         self._metrics.round_overhead.observe(committed.overhead_s)
-        if committed.propose is not None and committed.propose.failure:
-            self._metrics.draft_failed(committed.propose.failure)
+        propose = committed.propose
+        if propose is None or propose.is_predicted:
+            return
+        num_proposed, compute_us = len(propose.drafts.token_ids), propose.timing.compute_us
+        generation.stats.record_proposal(num_proposed, compute_us)
+        self._metrics.proposed(num_proposed, compute_us / 1e6)
+        if propose.failure:
+            self._metrics.draft_failed(propose.failure)
 
     def _keep_record(
         self,

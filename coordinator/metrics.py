@@ -6,6 +6,7 @@ counted here is the same; tokens behind the end of an answer are in no count of 
 """
 
 import time
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -15,6 +16,8 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 # Those that the OpenTelemetry conventions for generative AI advise.
 _FIRST_TOKEN_BUCKETS = (
@@ -53,6 +56,12 @@ class Metrics:
         self.draft_failures = self._counter(
             "draft_failures", "Rounds that went on without the drafts they wanted.", "reason"
         )
+        self.proposed_tokens = self._counter(
+            "spec_decode_num_proposed_tokens", "Drafts that draft workers proposed."
+        )
+        self.draft_compute = self._counter(
+            "spec_decode_draft_compute_seconds", "Time that draft workers computed for rounds."
+        )
         self.target_passes = self._counter("target_passes", "Passes that committed tokens.")
         self.target_tokens = self._counter(
             "target_tokens", "Tokens committed in passes, those behind the end of an answer too."
@@ -88,6 +97,8 @@ class Metrics:
         self.request_latency = self._histogram(
             "e2e_request_latency", "From admission to the end of the answer.", _REQUEST_BUCKETS
         )
+        self._traffic = _Traffic()
+        self.registry.register(self._traffic)
 
     def request_started(self, num_prompt_tokens: int) -> "RequestMetrics":
         """Count an admitted request; the answer to it is reported to what is returned."""
@@ -109,9 +120,18 @@ class Metrics:
         for position in range(num_accepted_tokens):
             self.accepted_tokens_per_position.labels(position).inc()
 
+    def proposed(self, num_tokens: int, compute_s: float) -> None:
+        """Count what a draft worker proposed for one round, and how long it computed for that."""
+        self.proposed_tokens.inc(num_tokens)
+        self.draft_compute.inc(compute_s)
+
     def draft_failed(self, reason: str) -> None:
         """Count a round that got no drafts for this reason: one or two words, not a message."""
         self.draft_failures.labels(reason).inc()
+
+    def show_traffic(self, totals: Mapping[str, tuple[int, int]]) -> None:
+        """Bytes sent and received so far, by the workers' role; counted where they are known."""
+        self._traffic.totals = totals
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""
@@ -125,6 +145,24 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"paceline_{name}_seconds", text, buckets=buckets, registry=self.registry)
+
+
+class _Traffic(Collector):
+    """Counters whose values are counted elsewhere and shown here."""
+
+    def __init__(self) -> None:
+        self.totals: Mapping[str, tuple[int, int]] = {}
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """One family for each direction."""
+        text = "Bytes of the messages of rounds that {} workers of the role."
+        for index, (name, how) in enumerate((("sent", "went to"), ("received", "came from"))):
+            family = CounterMetricFamily(
+                f"paceline_worker_{name}_bytes", text.format(how), labels=["role"]
+            )
+            for role, totals in self.totals.items():
+                family.add_metric([role], totals[index])
+            yield family
 
 
 class RequestMetrics:

@@ -108,6 +108,10 @@ class SpeculativeStats:
     acceptance_histogram: list[int] = field(default_factory=list)
     """`[j]`: rounds with drafts that accepted exactly j, up to the most drafts of any round."""
     num_committed_tokens: int = 0
+    num_proposed_tokens: int = 0
+    """Drafts that draft workers proposed; the target may have checked fewer."""
+    draft_compute_us: int = 0
+    """What draft workers computed for the rounds."""
 
     @property
     def tokens_per_target_pass(self) -> float:
@@ -140,8 +144,14 @@ class SpeculativeStats:
         self._grow(num_draft_tokens + 1)
         self.acceptance_histogram[num_accepted] += 1
 
+    def record_proposal(self, num_tokens: int, compute_us: int) -> None:
+        """Count what a draft worker proposed for one round."""
+        self.num_proposed_tokens += num_tokens
+        self.draft_compute_us += compute_us
+
     def add(self, other: "SpeculativeStats") -> None:
         """Add the counts of another answer."""
+        self.record_proposal(other.num_proposed_tokens, other.draft_compute_us)
         self.num_target_passes += other.num_target_passes
         self.num_spec_steps += other.num_spec_steps
         self.num_draft_tokens += other.num_draft_tokens
@@ -230,6 +240,12 @@ class WorkerStatus:
     drafter: str = ""
     num_sequences: int = 0
     numerics: str = ""
+    num_parameters: int = 0
+    """Of its model or head."""
+    sent_bytes: int = 0
+    """Messages of rounds that went to it, since the coordinator started."""
+    received_bytes: int = 0
+    """Messages of rounds that came from it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,9 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
                     drafter=worker.drafter,
                     num_sequences=worker.num_sequences,
                     numerics=worker.numerics,
+                    num_parameters=worker.num_parameters,
+                    sent_bytes=worker.sent_bytes,
+                    received_bytes=worker.received_bytes,
                 )
                 for worker in status.workers
             ],
@@ -166,4 +169,6 @@ def _stats(stats: SpeculativeStats) -> coordinator_pb2.SpeculativeDecodingMetric
         acceptance_histogram=stats.acceptance_histogram,
         num_target_passes=stats.num_target_passes,
         num_committed_tokens=stats.num_committed_tokens,
+        num_proposed_tokens=stats.num_proposed_tokens,
+        draft_compute_us=stats.draft_compute_us,
     )

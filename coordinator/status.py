@@ -1,5 +1,7 @@
 """The state of the workers in the words that users are shown."""
 
+from collections.abc import Iterable
+
 from coordinator.requests import WorkerStatus
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
@@ -18,6 +20,15 @@ def worker_statuses(pool: WorkerPool) -> tuple[WorkerStatus, ...]:
     return tuple(_status(worker) for worker in (*pool.targets, *pool.drafts))
 
 
+def traffic(workers: Iterable[WorkerStatus]) -> dict[str, tuple[int, int]]:
+    """Bytes sent to and received from the workers of each role."""
+    totals = {"target": (0, 0), "draft": (0, 0)}
+    for worker in workers:
+        sent, received = totals[worker.role]
+        totals[worker.role] = sent + worker.sent_bytes, received + worker.received_bytes
+    return totals
+
+
 def _status(worker: Worker) -> WorkerStatus:
     info = worker.info
     return WorkerStatus(
@@ -29,4 +40,7 @@ def _status(worker: Worker) -> WorkerStatus:
         drafter=info.drafter if info else "",
         num_sequences=worker.load.num_sequences,
         numerics=info.numerics if info else "",
+        num_parameters=info.num_parameters if info else 0,
+        sent_bytes=worker.traffic.sent_bytes,
+        received_bytes=worker.traffic.received_bytes,
     )

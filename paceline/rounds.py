@@ -234,5 +234,7 @@ class WorkerInfo:
     feature_layers: tuple[int, ...] = ()
     """The hidden states that a target keeps, or that a draft is fed with."""
     feature_size: int = 0
+    num_parameters: int = 0
+    """Of its model or head."""
     protocol_major: int = PROTOCOL_MAJOR
     protocol_minor: int = PROTOCOL_MINOR

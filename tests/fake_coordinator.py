@@ -15,8 +15,10 @@ SPECULATION = {
     "num_draft_tokens": 4,
     "num_accepted_draft_tokens": 1,
     "acceptance_histogram": [0, 1, 0, 0, 0],
+    "num_proposed_tokens": 5,
+    "draft_compute_ms": 2.0,
 }
-STATUS = {
+STATUS: dict[str, Any] = {
     "ready": True,
     "reason": "",
     "model": "tiny",
@@ -30,6 +32,9 @@ STATUS = {
             "drafter": "prompt-lookup",
             "num_sequences": 3,
             "numerics": "",
+            "num_parameters": 5_800_000,
+            "sent_bytes": 0,
+            "received_bytes": 0,
         }
     ],
     "num_running": 1,
@@ -49,6 +54,14 @@ class FakeCoordinator(ThreadingHTTPServer):
         self.num_stalls = 0
         """So many answers wait behind the last piece until the client goes."""
         self.bodies: list[dict[str, Any]] = []
+        self.drafter = "prompt-lookup"
+
+    def status(self) -> dict[str, Any]:
+        """Each answer so far took 90 bytes to the draft and 30 back."""
+        (worker,) = STATUS["workers"]
+        sent, received = 90 * len(self.bodies), 30 * len(self.bodies)
+        changed = {"drafter": self.drafter, "sent_bytes": sent, "received_bytes": received}
+        return {**STATUS, "workers": [{**worker, **changed}]}
 
     @property
     def url(self) -> str:
@@ -75,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         documents: dict[str, dict[str, Any]] = {
             "/v1/models": {"data": [{"id": "tiny"}]},
-            "/status": STATUS,
+            "/status": self.server.status(),
         }
         self._send_json(200, documents[self.path])
 

@@ -147,7 +147,7 @@ def tool_call(delta: ToolCallDelta) -> dict[str, Any]:
 
 
 def speculative_decoding(stats: SpeculativeStats, num_spec_tokens: int = 0) -> dict[str, Any]:
-    """vLLM's fields of that name, and how much a pass of the target brought.
+    """vLLM's fields of that name, what a pass of the target brought, and what drafts cost.
 
     `num_spec_tokens` is what was asked for, or the most drafts of any round if that is more; the
     histogram has a place for each number up to it.
@@ -165,6 +165,8 @@ def speculative_decoding(stats: SpeculativeStats, num_spec_tokens: int = 0) -> d
         "num_target_passes": stats.num_target_passes,
         "num_committed_tokens": stats.num_committed_tokens,
         "tokens_per_target_pass": stats.tokens_per_target_pass,
+        "num_proposed_tokens": stats.num_proposed_tokens,
+        "draft_compute_ms": stats.draft_compute_us / 1000,
     }
 
 

@@ -14,6 +14,7 @@ from coordinator.http.openapi import description
 from coordinator.http.request_ids import RequestIds
 from coordinator.http.wire import ClientGone, json_response
 from coordinator.metrics import Metrics
+from coordinator.status import traffic
 from paceline import __version__
 from paceline.errors import NotFound, PacelineError, shown
 from paceline.rounds import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -93,6 +94,7 @@ def _add_operator_routes(app: FastAPI, generator: TextGenerator, metrics: Metric
 
     @app.get("/metrics")
     async def metrics_() -> Response:
-        is_degraded = generation.is_store_degraded(generator.status())
-        metrics.session_store_degraded.set(is_degraded)
+        found = generator.status()
+        metrics.session_store_degraded.set(generation.is_store_degraded(found))
+        metrics.show_traffic(traffic(found.workers))
         return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -47,6 +47,7 @@ def _model(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerIn
         tokenizer_digest=loaded.tokenizer_digest,
         vocab_size=loaded.model.vocab_size,
         max_model_len=loaded.model.max_model_len,
+        num_parameters=loaded.num_parameters,
         pass_costs=loaded.pass_costs,
     )
 
@@ -65,4 +66,5 @@ def _eagle(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerIn
         vocab_size=loaded.head.vocab_size,
         feature_layers=loaded.feature_layers,
         feature_size=loaded.head.feature_size,
+        num_parameters=loaded.head.num_parameters,
     )

@@ -108,6 +108,11 @@ class EagleHead:
         self._rotary = _rotary(config)
 
     @property
+    def num_parameters(self) -> int:
+        """All that it computes with, what it shares with the target included."""
+        return self._embedding.numel() + sum(tensor.numel() for tensor in self._weights.values())
+
+    @property
     def feature_size(self) -> int:
         """Numbers per token that it is fed with."""
         return self._config.feature_size

@@ -51,6 +51,8 @@ class WorkerModel:
     pass_costs: tuple[PassCost, ...]
     feature_layers: tuple[int, ...] = ()
     """Layers whose hidden states are kept."""
+    num_parameters: int = 0
+    """Tied ones counted once; 0 for the table model, which has none."""
 
     @property
     def tokenizer_digest(self) -> str:
@@ -137,6 +139,7 @@ def _transformer_model(
         max_model_len=max_model_len,
         cache_dir=cache_directory(settings),
     )
+    num_parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
     if head:
         num_layers = loaded.module.config.num_hidden_layers
         feature_layers = read_head_config(head).feature_layers(num_layers)
@@ -160,6 +163,7 @@ def _transformer_model(
         loaded.tokenizer_files,
         measure_pass_costs(model),
         tuple(feature_layers),
+        num_parameters,
     )
 
 

@@ -165,20 +165,24 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., accepted_prediction_tokens: _Optional[int] = ..., rejected_prediction_tokens: _Optional[int] = ...) -> None: ...
 
 class SpeculativeDecodingMetrics(_message.Message):
-    __slots__ = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram", "num_target_passes", "num_committed_tokens")
+    __slots__ = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram", "num_target_passes", "num_committed_tokens", "num_proposed_tokens", "draft_compute_us")
     NUM_SPEC_STEPS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
     NUM_TARGET_PASSES_FIELD_NUMBER: _ClassVar[int]
     NUM_COMMITTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROPOSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_COMPUTE_US_FIELD_NUMBER: _ClassVar[int]
     num_spec_steps: int
     num_draft_tokens: int
     num_accepted_draft_tokens: int
     acceptance_histogram: _containers.RepeatedScalarFieldContainer[int]
     num_target_passes: int
     num_committed_tokens: int
-    def __init__(self, num_spec_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_draft_tokens: _Optional[int] = ..., acceptance_histogram: _Optional[_Iterable[int]] = ..., num_target_passes: _Optional[int] = ..., num_committed_tokens: _Optional[int] = ...) -> None: ...
+    num_proposed_tokens: int
+    draft_compute_us: int
+    def __init__(self, num_spec_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_draft_tokens: _Optional[int] = ..., acceptance_histogram: _Optional[_Iterable[int]] = ..., num_target_passes: _Optional[int] = ..., num_committed_tokens: _Optional[int] = ..., num_proposed_tokens: _Optional[int] = ..., draft_compute_us: _Optional[int] = ...) -> None: ...
 
 class ToolCallDelta(_message.Message):
     __slots__ = ("number", "id", "name", "arguments")
@@ -227,7 +231,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("address", "role", "ready", "reason", "model", "drafter", "num_sequences", "numerics")
+    __slots__ = ("address", "role", "ready", "reason", "model", "drafter", "num_sequences", "numerics", "num_parameters", "sent_bytes", "received_bytes")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +240,9 @@ class WorkerStatus(_message.Message):
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
     NUM_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     address: str
     role: str
     ready: bool
@@ -244,7 +251,10 @@ class WorkerStatus(_message.Message):
     drafter: str
     num_sequences: int
     numerics: str
-    def __init__(self, address: _Optional[str] = ..., role: _Optional[str] = ..., ready: _Optional[bool] = ..., reason: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., num_sequences: _Optional[int] = ..., numerics: _Optional[str] = ...) -> None: ...
+    num_parameters: int
+    sent_bytes: int
+    received_bytes: int
+    def __init__(self, address: _Optional[str] = ..., role: _Optional[str] = ..., ready: _Optional[bool] = ..., reason: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., num_sequences: _Optional[int] = ..., numerics: _Optional[str] = ..., num_parameters: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
     __slots__ = ("ready", "workers", "num_running", "speculative_decoding")

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc
@@ -40,6 +41,24 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 
 
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of the messages of rounds, both ways, as protobuf writes them: frames not counted."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def sent(self, message: Any) -> Any:
+        """Count a message that goes out, and hand it on."""
+        self.sent_bytes += message.ByteSize()
+        return message
+
+    def received(self, message: Any) -> Any:
+        """Count a message that has come, and hand it on."""
+        self.received_bytes += message.ByteSize()
+        return message
+
+
 class UnfitWorker(Exception):
     """The worker works, but not for us: another protocol, model or tokenizer."""
 
@@ -49,7 +68,7 @@ class _Connection(Protocol):
 
     async def get_info(self) -> WorkerInfo: ...
 
-    def open_stream(self) -> "RoundClient[Any, Any]": ...
+    def open_stream(self, traffic: Traffic) -> "RoundClient[Any, Any]": ...
 
 
 class Worker:
@@ -68,6 +87,8 @@ class Worker:
         self.info: WorkerInfo | None = None
         self.reason = "not connected yet"
         """Why it is not ready; empty when it is."""
+        self.traffic = Traffic()
+        """Of all its streams so far."""
         self._check = check
         self._rounds: RoundClient[Any, Any] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -118,7 +139,7 @@ class Worker:
                 self.info = await connection.get_info()
                 _check_protocol(self.info)
                 self._check(self.info)
-                self._rounds = connection.open_stream()
+                self._rounds = connection.open_stream(self.traffic)
                 self._become("")
                 pause = FIRST_PAUSE_S
                 await self._rounds.run()
@@ -151,8 +172,13 @@ class _TargetConnection:
         response = await self._stub.GetInfo(request, timeout=CONNECT_TIMEOUT_S)
         return info_from_wire(response.info)
 
-    def open_stream(self) -> RoundClient[VerifyRound, VerifyResult]:
-        return RoundClient(self._stub.Verify(), verify_round_to_wire, _write_verify, _read_verify)
+    def open_stream(self, traffic: Traffic) -> RoundClient[VerifyRound, VerifyResult]:
+        return RoundClient(
+            self._stub.Verify(),
+            verify_round_to_wire,
+            lambda rounds, closed: traffic.sent(_write_verify(rounds, closed)),
+            lambda response: _read_verify(traffic.received(response)),
+        )
 
 
 class _DraftConnection:
@@ -164,9 +190,12 @@ class _DraftConnection:
         response = await self._stub.GetInfo(request, timeout=CONNECT_TIMEOUT_S)
         return info_from_wire(response.info)
 
-    def open_stream(self) -> RoundClient[ProposeRound, ProposeResult]:
+    def open_stream(self, traffic: Traffic) -> RoundClient[ProposeRound, ProposeResult]:
         return RoundClient(
-            self._stub.Propose(), propose_round_to_wire, _write_propose, _read_propose
+            self._stub.Propose(),
+            propose_round_to_wire,
+            lambda rounds, closed: traffic.sent(_write_propose(rounds, closed)),
+            lambda response: _read_propose(traffic.received(response)),
         )
 
 

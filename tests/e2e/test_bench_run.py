@@ -29,14 +29,20 @@ def test_a_run_of_its_own_server_counts_every_token_and_finds_equal_answers(tmp_
     assert result.returncode == 0, result.stderr
     assert "Texts and token ids are equal in 3 of 3." in result.stderr
     document = json.loads(output.read_text())
-    assert [group["group"] for group in document["groups"]] == ["mt", "translation", "qa"]
-    overall = document["overall"]
+    (service,) = document["services"]
+    assert [group["group"] for group in service["groups"]] == ["mt", "translation", "qa"]
+    overall = service["overall"]
     assert overall["draft_acceptance_rate"] == 1.0
     # The last round of an answer may have room for fewer than three.
     assert overall["acceptance_by_position"][0] == 1.0
     assert len(overall["acceptance_by_position"]) == 3
     assert overall["on"]["tokens_per_target_pass"] > 2
     assert overall["off"]["tokens_per_target_pass"] == 1.0
-    for row in document["rows"]:
+    assert overall["draft_ms_per_token"] > 0
+    # A round's sequence id alone is 32 bytes each way.
+    rounds_per_token = 1 / overall["on"]["tokens_per_target_pass"]
+    assert overall["draft_bytes_per_token"] > 64 * rounds_per_token / 2
+    assert overall["target_bytes_per_token"] > 64 * rounds_per_token
+    for row in service["rows"]:
         num_tokens = sum(count for _, count in row["chunks"])
         assert num_tokens == len(row["token_ids"]) == row["completion_tokens"] > 0

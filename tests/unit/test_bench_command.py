@@ -73,7 +73,8 @@ def test_with_several_clients_modes_take_turns_at_each_batch(
     assert result.exit_code == 0, result.output
     modes = [asked(body)[1] for body in coordinator.bodies[NUM_WARM_UPS:]]
     assert modes == [*["prompt"] * 8, *["off"] * 8, *["auto"] * 8, "prompt", "off", "auto"]
-    throughput = json.loads(result.stdout)["throughput"]
+    (service,) = json.loads(result.stdout)["services"]
+    throughput = service["throughput"]
     assert throughput["off"] > 0
     assert throughput["on"] > 0
 
@@ -107,20 +108,65 @@ def test_the_document_has_each_request_and_how_it_came_about(
     result = bench(prompts, coordinator, "--output", str(output), "--json")
     document = json.loads(result.stdout)
     assert json.loads(output.read_text()) == document
-    assert [group["group"] for group in document["groups"]] == ["mt", "qa"]
-    assert document["overall"]["on"]["tokens_per_target_pass"] == 1.5
-    assert document["overall"]["acceptance_by_position"] == [1.0, 0.0, 0.0, 0.0]
-    assert document["server"]["model"] == "tiny"
+    (service,) = document["services"]
+    assert [group["group"] for group in service["groups"]] == ["mt", "qa"]
+    assert service["overall"]["on"]["tokens_per_target_pass"] == 1.5
+    assert service["overall"]["acceptance_by_position"] == [1.0, 0.0, 0.0, 0.0]
+    assert service["overall"]["draft_ms_per_token"] == 0.4
+    assert service["overall"]["draft_bytes_per_token"] == 40
+    assert service["server"]["model"] == "tiny"
+    assert service["num_draft_parameters"] == 5_800_000
     assert document["machine"]["cores"] >= 1
     assert document["versions"]["paceline"]
     assert document["command"][0] == "paceline"
-    rows = document["rows"]
+    rows = service["rows"]
     assert [row["mode"] for row in rows[:5]] == ["prompt", "off", "on", "off", "on"]
     assert rows[2]["speculative_decoding"] == SPECULATION
     assert (rows[2]["text"], rows[2]["token_ids"]) == ("Hello", [1, 2, 3])
     assert [count for _, count in rows[2]["chunks"]] == [1, 2]
     first, last = (seconds for seconds, _ in rows[2]["chunks"])
     assert rows[2]["time_per_token_s"] == pytest.approx((last - first) / 2)
+
+
+def test_of_several_services_each_is_asked_in_turns(
+    prompts: Path, coordinator: FakeCoordinator
+) -> None:
+    with running_fake_coordinator() as other:
+        other.drafter = "suffix"
+        chosen = ["--url", other.url, "--repeats", "1", "--json"]
+        result = bench(prompts, coordinator, *chosen)
+        assert result.exit_code == 0, result.output
+        turns = [
+            (question, mode) for question in ("one", "two") for mode in ("prompt", "off", "auto")
+        ]
+        for server in (coordinator, other):
+            assert [asked(body) for body in server.bodies[NUM_WARM_UPS:]] == turns
+        document = json.loads(result.stdout)
+        assert [s["name"] for s in document["services"]] == ["prompt-lookup", "suffix"]
+        assert document["differing_question_ids"] == []
+
+        other.pieces = other.plain_pieces = [("Help", [1, 2, 3])]
+        result = bench(prompts, coordinator, *chosen)
+        assert result.exit_code == 1
+        assert "The answers DIFFER: questions 1, 2." in result.stderr
+
+
+def test_markdown_has_a_table_for_each_group_with_a_line_for_each_service(
+    prompts: Path, coordinator: FakeCoordinator
+) -> None:
+    with running_fake_coordinator() as other:
+        result = bench(prompts, coordinator, "--url", other.url, "--markdown", "--temperature", "1")
+    assert result.exit_code == 0, result.output
+    first, *lines = result.stdout.splitlines()
+    assert "tiny, temperature 1, seed 0, up to 128 tokens, 1 at a time, 2 times off and on" in first
+    assert [line for line in lines if line.startswith("**")] == ["**mt**", "**qa**", "**overall**"]
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
+    assert [row[0] for row in rows[:2]] == [
+        f"`prompt-lookup at {server.url}`" for server in (coordinator, other)
+    ]
+    assert len(rows) == 6
+    assert rows[0][1:5] == ["5.8 M", "0.40", "1.50", "100 0 0 0"]
+    assert rows[0][9:] == ["40", "0", "1/1"]
 
 
 def test_a_refused_request_is_shown_and_gives_status_1(
@@ -159,6 +205,7 @@ def test_an_answer_that_speculation_changed_gives_status_1(
         (["--categories", "rag"], "--categories has 'rag', expected some of mt, qa, writing"),
         (["--output", "/nowhere/out.json"], "--output /nowhere/out.json cannot be written"),
         (["--model", "m"], "--model contradicts --url"),
+        (["--drafter", "self"], "--drafter contradicts --url"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_asked(

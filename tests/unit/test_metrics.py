@@ -77,6 +77,29 @@ def test_an_answer_cut_short_gives_no_latency() -> None:
     assert values["paceline_num_requests_running"] == 0
 
 
+def test_what_was_proposed_is_counted_with_what_it_took() -> None:
+    metrics = Metrics()
+    metrics.proposed(3, 0.25)
+    metrics.proposed(0, 0.5)
+    values = scraped(metrics)
+    assert values["paceline_spec_decode_num_proposed_tokens_total"] == 3
+    assert values["paceline_spec_decode_draft_compute_seconds_total"] == 0.75
+
+
+def test_traffic_is_shown_as_it_is_now() -> None:
+    metrics = Metrics()
+    assert "paceline_worker_sent_bytes_total{role=draft}" not in scraped(metrics)
+    metrics.show_traffic({"draft": (1, 2), "target": (4, 8)})
+    metrics.show_traffic({"draft": (3, 2), "target": (4, 9)})
+    values = scraped(metrics)
+    totals = [
+        values[f"paceline_worker_{way}_bytes_total{{role={role}}}"]
+        for role in ("draft", "target")
+        for way in ("sent", "received")
+    ]
+    assert totals == [3, 2, 4, 9]
+
+
 def test_two_coordinators_in_one_process_do_not_share_counts() -> None:
     one, other = Metrics(), Metrics()
     one.draft_failed("timeout")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from eagle_heads import random_head
+from tiny_models import NUM_LAYERS, save_checkpoint, tiny_config
 
 from draft_service.config import DraftSettings
 from draft_service.drafters.registry import make_drafter
@@ -28,6 +29,20 @@ def test_settings_that_contradict_each_other_are_named(
 ) -> None:
     with pytest.raises(InvalidConfig, match=expected):
         read_settings(cls, options)
+
+
+def test_a_worker_says_how_many_parameters_its_drafter_has(tmp_path: Path) -> None:
+    target = save_checkpoint(tmp_path / "target")
+    config = tiny_config()
+    hidden, middle, rows = config.hidden_size, config.intermediate_size, config.vocab_size
+    key_value = hidden // config.num_attention_heads * config.num_key_value_heads
+    layer = 2 * hidden**2 + 2 * hidden * key_value + 3 * hidden * middle + 2 * hidden
+    expected = NUM_LAYERS * layer + hidden + 2 * rows * hidden
+    for settings, number in (
+        (DraftSettings(drafter="self", model=str(target)), expected),
+        (DraftSettings(), 0),
+    ):
+        assert make_drafter(settings)[1].num_parameters == number
 
 
 def test_the_table_model_has_no_hidden_states_for_a_head(tmp_path: Path) -> None:

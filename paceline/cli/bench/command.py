@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -20,17 +20,21 @@ from rich.progress import (
 
 from paceline.cli import options, terminal
 from paceline.cli.bench.machine import describe_machine, describe_versions
-from paceline.cli.bench.measure import Bench, Plan, Row
+from paceline.cli.bench.markdown import Measured, markdown
+from paceline.cli.bench.measure import Bench, Plan, Row, measure
 from paceline.cli.bench.prompts import read_questions, select
-from paceline.cli.bench.report import Report, make_report
-from paceline.cli.bench.tables import print_report
-from paceline.cli.connection import connect
+from paceline.cli.bench.report import make_report, questions_answered_otherwise
+from paceline.cli.bench.services import Service, services
+from paceline.cli.bench.tables import print_report, print_verdict
 from paceline.errors import InvalidConfig
 
 INTERRUPTED = 130
 
 
-@options.with_server_options(only=options.SERVER_ESSENTIALS, panel=options.SERVER_PANEL)
+@options.with_server_options(
+    only=[name for name in options.SERVER_ESSENTIALS if name != "drafter"],
+    panel=options.SERVER_PANEL,
+)
 def bench(
     prompts: Annotated[
         Path,
@@ -41,7 +45,21 @@ def bench(
         ),
     ],
     server: options.ServerOptions,
-    url: options.Url = None,
+    url: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A running server, such as http://127.0.0.1:8000; several are compared.",
+            show_default=False,
+        ),
+    ] = None,
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="As for `paceline serve`; of several, each gets a server, and they take turns.",
+            rich_help_panel=options.SERVER_PANEL,
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(help="Questions per task group, evenly spaced.", min=1)
     ] = None,
@@ -67,8 +85,13 @@ def bench(
         typer.Option(help="Also write everything, each request included, to this JSON file."),
     ] = None,
     as_json: options.Json = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, a table for each task group.")
+    ] = False,
 ) -> None:
     """Measure prompts with and without speculation, in turns, and compare the answers.
+
+    With several --drafter or --url each is measured against itself without speculation.
 
     Speed-up is Spec-Bench's: mean tokens/s over questions, on over off.
     It is shown twice: with the prompts in the cache, and with what they cost.
@@ -87,43 +110,81 @@ def bench(
 
     started = datetime.now(UTC)
     is_interrupted = False
-    with connect(url, server) as (api, _, check):
-        status = api.status()
-        plan = Plan(concurrency, repeats, {**settings, "model": status["model"]}, speculation, raw)
-        with _progress(plan.num_requests(len(questions))) as advance:
-            run = Bench(api, plan, advance)
+    with services(url or [], drafter or [], server) as found:
+        model = found[0].status["model"]
+        plan = Plan(concurrency, repeats, {**settings, "model": model}, speculation, raw)
+        with _progress(len(found) * plan.num_requests(len(questions))) as advance:
+            benches = [Bench(service.api, plan, advance) for service in found]
             try:
-                run.run(questions, check)
+                measure(benches, plan, questions, lambda: _check_all(found))
             except KeyboardInterrupt:
                 is_interrupted = True
 
-    report = make_report(run.rows, seed, run.busy_s if concurrency > 1 else None)
+    measured = [
+        Measured(
+            _name(service, found),
+            service.num_draft_parameters,
+            make_report(one.rows, seed, one.busy_s if concurrency > 1 else None, one.traffic),
+        )
+        for service, one in zip(found, benches, strict=True)
+    ]
+    differing = questions_answered_otherwise([one.rows for one in benches])
     document = {
         "date": started.isoformat(timespec="seconds"),
         "command": ["paceline", *sys.argv[1:]],
         "versions": describe_versions(),
         "machine": describe_machine(),
-        "server": status,
         "plan": asdict(plan),
         "is_interrupted": is_interrupted,
-        **asdict(report),
-        "rows": [asdict(row) for row in run.rows],
+        "differing_question_ids": differing,
+        "services": [
+            {
+                "name": one.name,
+                "num_draft_parameters": one.num_draft_parameters,
+                "server": service.status,
+                "traffic": {group: asdict(traffic) for group, traffic in bench.traffic.items()},
+                **asdict(one.report),
+                "rows": [asdict(row) for row in bench.rows],
+            }
+            for one, service, bench in zip(measured, found, benches, strict=True)
+        ],
     }
     text = json.dumps(document, ensure_ascii=False) + "\n"
     if output is not None:
         output.write_text(text, encoding="utf-8")
     if as_json:
         terminal.write_answer(text)
-    else:
-        print_report(report)
-    _exit_unless_good(report, is_interrupted)
+    elif as_markdown:
+        terminal.write_answer(markdown(measured, document))
+    _print_and_exit(measured, differing, is_interrupted, with_tables=not (as_json or as_markdown))
 
 
-def _exit_unless_good(report: Report, is_interrupted: bool) -> None:
+def _name(service: Service, others: Sequence[Service]) -> str:
+    """What tells it from the others."""
+    is_only = sum(other.drafters == service.drafters for other in others) == 1
+    return service.drafters if is_only else f"{service.drafters} at {service.url}"
+
+
+def _check_all(found: Sequence[Service]) -> None:
+    for service in found:
+        service.check()
+
+
+def _print_and_exit(
+    measured: Sequence[Measured], differing: Sequence[str], is_interrupted: bool, with_tables: bool
+) -> None:
+    for one in measured:
+        if len(measured) > 1:
+            terminal.say(f"\n{one.name}", style="bold")
+        if with_tables:
+            print_report(one.report)
+        print_verdict(one.report)
+    if len(measured) > 1 and differing:
+        terminal.say(f"The answers DIFFER: questions {', '.join(differing)}.", style="bold red")
     if is_interrupted:
         terminal.say("Interrupted; the figures are those of the questions so far.", style="red")
         raise typer.Exit(INTERRUPTED)
-    if report.failures or report.unequal_question_ids:
+    if differing or any(one.report.failures for one in measured):
         raise typer.Exit(1)
 
 

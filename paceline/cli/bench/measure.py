@@ -1,9 +1,9 @@
 """Asks every question with and without speculation in turns, and keeps what each request cost.
 
-At concurrency 1 the two modes take turns at each question, else at each batch of questions, so that
-whatever else the machine does meets both alike. Before its turns each prompt is asked for one
-token. That finds nothing in the cache and shows what the prompt costs; the turns then all find it
-there, and differ in decoding alone.
+At concurrency 1 the two modes take turns at each question, else at each batch of questions, and so
+do several services, so that whatever else the machine does meets all alike. Before its turns each
+prompt is asked for one token. That finds nothing in the cache and shows what the prompt costs; the
+turns then all find it there, and differ in decoding alone.
 
 Invariant: tokens are counted by their ids, never by chunks; a request whose chunks do not add up
 to what the server counted is a failure like any other.
@@ -16,7 +16,8 @@ from time import perf_counter
 from typing import Any, Literal
 
 from paceline.cli.api import Answer, ApiError, CoordinatorApi
-from paceline.cli.bench.prompts import Question
+from paceline.cli.bench.prompts import Question, groups_of
+from paceline.cli.bench.traffic import Traffic, read_traffic
 
 Mode = Literal["prompt", "off", "on"]
 """`prompt`: its first token only, nothing cached; `off` and `on`: speculation."""
@@ -72,13 +73,20 @@ class Plan:
         """Questions asked in one mode before the other has its turn."""
         return 1 if self.concurrency == 1 else self.concurrency * QUESTIONS_PER_CLIENT
 
+    def turns(self) -> Iterator[tuple[Mode, int]]:
+        """Mode and repeat, in the order in which a batch is asked."""
+        yield "prompt", 0
+        for repeat in range(self.repeats):
+            yield "off", repeat
+            yield "on", repeat
+
     def num_requests(self, num_questions: int) -> int:
-        """How many rows there will be."""
+        """How many rows there will be of each service."""
         return num_questions * (1 + 2 * self.repeats)
 
 
 class Bench:
-    """One run. `rows` and `busy_s` grow meanwhile and hold wherever it is broken off."""
+    """What is measured of one service. All of it holds wherever the run is broken off."""
 
     def __init__(
         self, api: CoordinatorApi, plan: Plan, on_row: Callable[[Row], None] = lambda row: None
@@ -89,39 +97,38 @@ class Bench:
         self.rows: list[Row] = []
         self.busy_s: dict[Mode, float] = {"prompt": 0.0, "off": 0.0, "on": 0.0}
         """Time in which at least one request of a mode was running."""
+        self.traffic: dict[str, Traffic] = {}
+        """By group: what went between coordinator and workers in the mode `on`."""
 
-    def run(self, questions: Sequence[Question], check: Callable[[], None]) -> None:
-        """Ask them all. `check` is called before each batch and may raise to end the run.
-
-        Raises `ApiError` when even the warm-up fails; later failures are in the rows.
-        """
-        self._warm_up()
-        with ThreadPoolExecutor(self._plan.concurrency) as clients:
-            for batch in _batches(questions, self._plan.batch_size):
-                check()
-                for mode, repeat in self._turns():
-                    self._ask_all(clients, batch, mode, repeat)
-
-    def _turns(self) -> Iterator[tuple[Mode, int]]:
-        yield "prompt", 0
-        for repeat in range(self._plan.repeats):
-            yield "off", repeat
-            yield "on", repeat
-
-    def _warm_up(self) -> None:
+    def warm_up(self) -> None:
+        """Ask something in both modes that is not measured; raises `ApiError` if that fails."""
         for mode in ("off", "on"):
             body = self._body(_WARM_UP, mode) | {"max_tokens": _WARM_UP_TOKENS}
             self._api.stream(self._path, body, _ignore, Answer())
 
-    def _ask_all(
+    def ask_all(
         self, clients: ThreadPoolExecutor, batch: Sequence[Question], mode: Mode, repeat: int
     ) -> None:
+        """Ask questions of one group in one mode; failures are in the rows."""
+        before = self._traffic(mode)
         started = perf_counter()
         try:
             for row in clients.map(lambda question: self._ask(question, mode, repeat), batch):
                 self.rows.append(row)
         finally:
             self.busy_s[mode] += perf_counter() - started
+        (group,) = groups_of(batch)
+        so_far = self.traffic.get(group, Traffic())
+        self.traffic[group] = so_far + (self._traffic(mode) - before)
+
+    def _traffic(self, mode: Mode) -> Traffic:
+        """So far; of no interest in other modes."""
+        if mode != "on":
+            return Traffic()
+        try:
+            return read_traffic(self._api.status())
+        except ApiError:  # the requests will say why
+            return Traffic()
 
     def _ask(self, question: Question, mode: Mode, repeat: int) -> Row:
         answer = Answer()
@@ -149,6 +156,23 @@ class Bench:
             body["max_tokens"] = 1
         body["speculation"] = self._plan.speculation if mode == "on" else _OFF
         return body
+
+
+def measure(
+    benches: Sequence[Bench], plan: Plan, questions: Sequence[Question], check: Callable[[], None]
+) -> None:
+    """Ask all services all questions. `check` is called before each batch and may end the run.
+
+    Raises `ApiError` when even a warm-up fails; later failures are in the rows.
+    """
+    for bench in benches:
+        bench.warm_up()
+    with ThreadPoolExecutor(plan.concurrency) as clients:
+        for batch in _batches(questions, plan.batch_size):
+            check()
+            for mode, repeat in plan.turns():
+                for bench in benches:
+                    bench.ask_all(clients, batch, mode, repeat)
 
 
 def _row(question: Question, mode: Mode, repeat: int, answer: Answer, error: str) -> Row:
@@ -188,8 +212,11 @@ def _miscount(answer: Answer) -> str:
 
 
 def _batches(questions: Sequence[Question], size: int) -> Iterator[Sequence[Question]]:
-    for start in range(0, len(questions), size):
-        yield questions[start : start + size]
+    """Each of questions of one group."""
+    for group in groups_of(questions):
+        members = [question for question in questions if question.group == group]
+        for start in range(0, len(members), size):
+            yield members[start : start + size]
 
 
 def _ignore(text: str) -> None:

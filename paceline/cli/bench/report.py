@@ -16,6 +16,7 @@ from paceline.cli.bench.figures import (
     speedup_interval,
 )
 from paceline.cli.bench.measure import Mode, Row
+from paceline.cli.bench.traffic import Traffic
 
 OVERALL = "overall"
 
@@ -61,6 +62,13 @@ class GroupFigures:
     """1 + accepted drafts per round with drafts (vLLM's convention)."""
     draft_acceptance_rate: float
     acceptance_by_position: Sequence[float]
+    draft_ms_per_token: float | None
+    """What draft workers computed for the rounds, over the tokens that they proposed; None when
+    they proposed none."""
+    draft_bytes_per_token: float
+    """Between coordinator and draft workers, both ways, per token of the answers."""
+    target_bytes_per_token: float
+    """Between coordinator and target workers, both ways, features included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +85,29 @@ class Report:
 
 
 def make_report(
-    rows: Sequence[Row], seed: int, busy_s: Mapping[Mode, float] | None = None
+    rows: Sequence[Row],
+    seed: int,
+    busy_s: Mapping[Mode, float] | None = None,
+    traffic: Mapping[str, Traffic] | None = None,
 ) -> Report:
-    """`seed` is the bootstrap's; `busy_s`, given for more than one client, is `Bench.busy_s`."""
+    """`seed` is the bootstrap's; `busy_s`, given for more than one client, is `Bench.busy_s`, and
+    `traffic` is `Bench.traffic`."""
     by_question: dict[str, list[Row]] = {}
     for row in rows:
         by_question.setdefault(row.question_id, []).append(row)
     questions = [_Question(of_one) for of_one in by_question.values() if _is_complete(of_one)]
     names = list(dict.fromkeys(question.group for question in questions))
+    bytes_per_token = _BytesPerToken(rows, traffic or {})
     return Report(
         groups=[
-            _group_figures(name, [q for q in questions if q.group == name], seed) for name in names
+            _group_figures(
+                name, [q for q in questions if q.group == name], seed, bytes_per_token.of([name])
+            )
+            for name in names
         ],
-        overall=_group_figures(OVERALL, questions, seed) if questions else None,
+        overall=_group_figures(OVERALL, questions, seed, bytes_per_token.of(names))
+        if questions
+        else None,
         throughput=_throughput(rows, busy_s) if busy_s else None,
         failures=[row for row in rows if row.error],
         unequal_question_ids=[q.question_id for q in questions if not q.is_equal],
@@ -127,7 +145,23 @@ class _Question:
         )
 
 
-def _group_figures(name: str, questions: Sequence[_Question], seed: int) -> GroupFigures:
+class _BytesPerToken:
+    """Traffic over the tokens that it was for, those of questions in no figure included."""
+
+    def __init__(self, rows: Sequence[Row], traffic: Mapping[str, Traffic]) -> None:
+        self._rows = [row for row in rows if row.mode == "on"]
+        self._traffic = traffic
+
+    def of(self, groups: Sequence[str]) -> tuple[float, float]:
+        """With the draft workers, and with the target workers."""
+        num_tokens = sum(row.completion_tokens for row in self._rows if row.group in groups)
+        total = sum((self._traffic.get(group, Traffic()) for group in groups), Traffic())
+        return total.draft / max(num_tokens, 1), total.target / max(num_tokens, 1)
+
+
+def _group_figures(
+    name: str, questions: Sequence[_Question], seed: int, bytes_per_token: tuple[float, float]
+) -> GroupFigures:
     off = [question.tokens_per_s("off") for question in questions]
     on = [question.tokens_per_s("on") for question in questions]
     off_with_prompt = [question.tokens_per_s_with_prompt("off") for question in questions]
@@ -136,6 +170,8 @@ def _group_figures(name: str, questions: Sequence[_Question], seed: int) -> Grou
     num_rounds = _total(speculative, "num_spec_steps")
     num_drafts = _total(speculative, "num_draft_tokens")
     num_accepted = _total(speculative, "num_accepted_draft_tokens")
+    num_proposed = _total(speculative, "num_proposed_tokens")
+    draft_ms = sum(answer["draft_compute_ms"] for answer in speculative)
     return GroupFigures(
         group=name,
         num_questions=len(questions),
@@ -150,6 +186,9 @@ def _group_figures(name: str, questions: Sequence[_Question], seed: int) -> Grou
         mean_acceptance_length=1 + num_accepted / num_rounds if num_rounds else 0.0,
         draft_acceptance_rate=num_accepted / num_drafts if num_drafts else 0.0,
         acceptance_by_position=acceptance_by_position(_histogram(speculative)),
+        draft_ms_per_token=draft_ms / num_proposed if num_proposed else None,
+        draft_bytes_per_token=bytes_per_token[0],
+        target_bytes_per_token=bytes_per_token[1],
     )
 
 
@@ -174,6 +213,17 @@ def _mode_figures(questions: Sequence[_Question], mode: Mode) -> ModeFigures:
         num_tokens=sum(row.completion_tokens for row in rows),
         tokens_per_target_pass=num_committed / num_passes if num_passes else 0.0,
     )
+
+
+def questions_answered_otherwise(services: Sequence[Sequence[Row]]) -> list[str]:
+    """Ids of the questions that several services did not give one answer to."""
+    answers: dict[str, set[tuple[str, tuple[int, ...]]]] = {}
+    for rows in services:
+        for row in rows:
+            if row.mode != "prompt" and not row.error:
+                answer = row.text, tuple(row.token_ids)
+                answers.setdefault(row.question_id, set()).add(answer)
+    return [question_id for question_id, said in answers.items() if len(said) > 1]
 
 
 def _throughput(rows: Sequence[Row], busy_s: Mapping[Mode, float]) -> dict[Mode, float]:

@@ -1,4 +1,4 @@
-"""A report for people: three tables of at most 80 columns, and sentences on what went wrong."""
+"""A report for people: four tables of at most 80 columns, and sentences on what went wrong."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,10 +16,10 @@ _SPEED: Sequence[Column] = (
     ("n", lambda g: str(g.num_questions)),
     ("tokens/s\noff", lambda g: f"{g.off.tokens_per_s:.1f}"),
     ("\non", lambda g: f"{g.on.tokens_per_s:.1f}"),
-    ("speed-up\n(95 %)", lambda g: _ratio(g.speedup, g.speedup_interval)),
+    ("speed-up\n(95 %)", lambda g: ratio(g.speedup, g.speedup_interval)),
     (
         "with prompt\n(95 %)",
-        lambda g: _ratio(g.speedup_with_prompt, g.speedup_with_prompt_interval),
+        lambda g: ratio(g.speedup_with_prompt, g.speedup_with_prompt_interval),
     ),
     ("equal", lambda g: f"{g.num_equal}/{g.num_questions}"),
 )
@@ -37,12 +37,17 @@ _DRAFTS: Sequence[Column] = (
     ("tokens\n/pass", lambda g: f"{g.on.tokens_per_target_pass:.2f}"),
     ("accept.\nlength", lambda g: f"{g.mean_acceptance_length:.2f}"),
     ("accept.\nrate", lambda g: f"{g.draft_acceptance_rate:.0%}"),
-    ("accepted by position, %", lambda g: _percentages(g.acceptance_by_position)),
+    ("accepted by position, %", lambda g: percentages(g.acceptance_by_position)),
+)
+_COSTS: Sequence[Column] = (
+    ("draft ms\n/token", lambda g: ratio_or_dash(g.draft_ms_per_token)),
+    ("bytes/token\ndraft", lambda g: f"{g.draft_bytes_per_token:.0f}"),
+    ("\ntarget", lambda g: f"{g.target_bytes_per_token:.0f}"),
 )
 
 
 def print_report(report: Report) -> None:
-    """Print what was measured to stdout."""
+    """Print what was measured of one service to stdout."""
     rows = [*(report.groups if len(report.groups) > 1 else ())]
     if report.overall is not None:
         rows.append(report.overall)
@@ -52,14 +57,18 @@ def print_report(report: Report) -> None:
         terminal.results.print(_table(rows, _TIMES))
         terminal.results.print("\nWith speculation", style="bold")
         terminal.results.print(_table(rows, _DRAFTS))
+        terminal.results.print(
+            "\nDrafting and the wire, per proposed and committed token", style="bold"
+        )
+        terminal.results.print(_table(rows, _COSTS))
         terminal.results.print("")
     if report.throughput:
         rates = ", ".join(f"{mode} {rate:.1f}" for mode, rate in report.throughput.items())
         terminal.results.print(f"Tokens/s of all clients together: {rates}")
-    _print_verdict(report)
 
 
-def _print_verdict(report: Report) -> None:
+def print_verdict(report: Report) -> None:
+    """Say on stderr what failed, and whether the answers are equal."""
     for row in report.failures[:SHOWN_FAILURES]:
         terminal.say(f"Question {row.question_id} ({row.mode}) failed: {row.error}", style="red")
     if report.failures:
@@ -85,15 +94,22 @@ def _table(groups: Sequence[GroupFigures], columns: Sequence[Column]) -> Table:
     return table
 
 
-def _ratio(value: float, interval: Interval | None) -> str:
+def ratio(value: float, interval: Interval | None) -> str:
+    """A ratio and its interval."""
     if interval is None:
         return f"{value:.2f}"
     return f"{value:.2f} ({interval.low:.2f}-{interval.high:.2f})"
+
+
+def ratio_or_dash(value: float | None) -> str:
+    """A number, or that there is none."""
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.1f}"
 
 
-def _percentages(shares: Sequence[float]) -> str:
+def percentages(shares: Sequence[float]) -> str:
+    """Shares as whole numbers with blanks between."""
     return " ".join(f"{share * 100:.0f}" for share in shares) or "-"
