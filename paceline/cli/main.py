@@ -12,6 +12,7 @@ from paceline.cli.generate import generate
 from paceline.cli.serve import serve
 from paceline.cli.status import status
 from paceline.cli.supervisor import ChildFailed
+from paceline.cli.train_drafter import train_drafter
 from paceline.errors import PacelineError
 
 CHILD_FAILED = 1
@@ -29,6 +30,13 @@ app.command()(generate)
 app.command()(chat)
 app.command()(status)
 app.command()(bench)
+app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    }
+)(train_drafter)
 
 
 @app.command()

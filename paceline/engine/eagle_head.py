@@ -105,7 +105,7 @@ class EagleHead:
         is_known = weights.target_ids < vocab_size
         self._draft_ids = is_known.nonzero()[:, 0]
         self._target_ids = weights.target_ids[is_known]
-        self._rotary = _rotary(config)
+        self._rotary = rotary_embedding(config)
 
     @property
     def num_parameters(self) -> int:
@@ -174,7 +174,7 @@ class EagleHead:
             )
         ]
         cos, sin = self._rotary(states, torch.tensor(positions)[None])
-        query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
+        query, key = rotated(query, cos, sin), rotated(key, cos, sin)
         key_value = torch.stack((key, value)).transpose(1, 2)  # [2, num_kv_heads, N, head_dim]
         attended, first = [], 0
         for rows in batch:
@@ -216,7 +216,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return attended[0].transpose(0, 1).flatten(1)
 
 
-def _rotated(
+def rotated(
     states: Tensor,  # [N, H, D]
     cos: Tensor,  # [1, N, D]
     sin: Tensor,
@@ -226,7 +226,7 @@ def _rotated(
     return states * cos[0, :, None] + turned * sin[0, :, None]
 
 
-def _rotary(config: HeadConfig) -> LlamaRotaryEmbedding:
+def rotary_embedding(config: HeadConfig) -> LlamaRotaryEmbedding:
     """Angles for any position: how long a sequence may be is the target's business."""
     rope_type = config.rope["rope_type"]
     if rope_type not in ROPE_TYPES:

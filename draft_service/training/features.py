@@ -1,0 +1,121 @@
+"""The target's hidden states for a text, on disk: what training reads instead of the target.
+
+A directory with `feat.npy` (float16 `[num_tokens, width]`: the inputs of the feature layers, then
+the last state behind the last norm), `ids.npy` (int32 `[num_tokens]`), `starts.npy` (where each
+sequence begins, and the end) and `order.npy` (which sequence of the text each is: a seeded random
+order, so that reading from the front is reading at random). `captured.json` counts the sequences
+that are there while the others are still to come; without it all are.
+
+Invariant: whoever opens a directory knows that it belongs to this text and this target's shape.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draft_service.training.atomic_files import write_text_whole, write_whole
+from draft_service.training.text import IntArray, TrainingText
+from paceline.errors import InvalidConfig
+
+STATES = "feat.npy"
+PROGRESS = "captured.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureFiles:
+    """Features of a text, sequence by sequence in their random order."""
+
+    directory: Path
+    states: NDArray[np.float16]
+    """`[num_tokens, width]`, mapped: read as it is needed."""
+    ids: NDArray[np.int32]
+    starts: IntArray
+    order: IntArray
+    """The sequence of the text that each is."""
+
+    @property
+    def num_sequences(self) -> int:
+        """How many there are, captured or not."""
+        return len(self.order)
+
+    @property
+    def num_captured(self) -> int:
+        """Sequences from the front whose features are there."""
+        path = self.directory / PROGRESS
+        if not path.exists():
+            return self.num_sequences
+        return int(json.loads(path.read_text())["num_sequences"])
+
+    def record(self, num_captured: int) -> None:
+        """Say that the features of so many sequences are on disk."""
+        if isinstance(self.states, np.memmap):
+            self.states.flush()
+        write_text_whole(self.directory / PROGRESS, json.dumps({"num_sequences": num_captured}))
+
+
+def open_features(directory: Path, text: TrainingText, width: int, seed: int) -> FeatureFiles:
+    """The features in `directory`, where room for them is made if there are none.
+
+    Raises:
+        InvalidConfig: they belong to another text or target, or there is no room.
+    """
+    if not (directory / "order.npy").exists():
+        _create(directory, text, width, seed)
+    try:
+        states = np.load(directory / STATES, mmap_mode="r+")
+        ids, starts, order = (np.load(directory / f"{name}.npy") for name in _SMALL)
+    except (OSError, ValueError, EOFError) as error:
+        raise InvalidConfig(f"features {str(directory)!r} cannot be read: {error}") from None
+    expected = _arranged(text, order)
+    for name, found, wanted in zip(_SMALL, (ids, starts, order), expected, strict=True):
+        if found.shape != wanted.shape or (found != wanted).any():
+            raise InvalidConfig(
+                f"features {str(directory)!r}: {name}.npy is not that of the text in the data; "
+                "expected features of the same text (or another directory)"
+            )
+    shape = (len(text.ids), width)
+    if states.shape != shape or states.dtype != np.float16:
+        raise InvalidConfig(
+            f"features {str(directory)!r}: {STATES} has the shape {list(states.shape)} and type "
+            f"{states.dtype}; expected {list(shape)} and float16 by the model"
+        )
+    if not (directory / PROGRESS).exists() and not states[-1].any():
+        raise InvalidConfig(
+            f"features {str(directory)!r}: the last rows of {STATES} are empty and there is no "
+            f"{PROGRESS} to say how many are there; expected a finished capture"
+        )
+    return FeatureFiles(directory, states, ids, starts.astype(np.int64), order.astype(np.int64))
+
+
+_SMALL = ("ids", "starts", "order")
+
+
+def _create(directory: Path, text: TrainingText, width: int, seed: int) -> None:
+    order = np.random.default_rng(seed).permutation(text.num_sequences)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        np.lib.format.open_memmap(
+            directory / STATES, "w+", np.dtype(np.float16), (len(text.ids), width)
+        )
+    except OSError as error:
+        raise InvalidConfig(
+            f"features {str(directory)!r} cannot be written: {error.strerror}"
+        ) from None
+    write_text_whole(directory / PROGRESS, json.dumps({"num_sequences": 0}))
+    for name, array in zip(_SMALL, _arranged(text, order), strict=True):
+        write_whole(directory / f"{name}.npy", partial(np.save, arr=array))
+
+
+def _arranged(text: TrainingText, order: NDArray[np.integer]) -> tuple[NDArray[np.integer], ...]:
+    """Ids, starts and order of the text in this order, or in its own if that is none."""
+    wanted = np.sort(order)
+    if not np.array_equal(wanted, np.arange(text.num_sequences)):
+        order = np.arange(text.num_sequences)
+    lengths = np.diff(text.starts)[order]
+    pieces = [text.ids[text.starts[index] : text.starts[index + 1]] for index in order]
+    ids = np.concatenate(pieces).astype(np.int32)
+    return ids, np.concatenate(([0], np.cumsum(lengths))), order.astype(np.int64)

@@ -1,0 +1,63 @@
+"""Settings of a training. Read in `__main__` only and passed down as arguments."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from paceline.config import Count, ServiceSettings
+
+
+class TrainingSettings(ServiceSettings):
+    """Train a drafter for a model from the model's own text. The same command goes on where it was
+    interrupted."""
+
+    drafter: Literal["eagle"] = "eagle"
+    """What to train; also the first word behind the command. `eagle`: an EAGLE-3 head."""
+
+    output: str
+    """Directory for everything that is made; the head is in `head` below it."""
+
+    model: str = ""
+    """Hugging Face id or directory of the target. Empty: the bundled model."""
+
+    data: str
+    """Text of the model as token ids, an `.npz` (docs/drafters.md has the format)."""
+
+    features: str = ""
+    """Directory of the model's hidden states for that text, so that several trainings share them.
+    Empty: `features` in the output directory. What it lacks is captured."""
+
+    draft_vocab_size: Count = 16384
+    """Tokens that the drafter can propose: those that are most frequent in the text. Each costs a
+    row of the output matrix in every step; rare ones are hardly ever predicted."""
+
+    num_epochs: Count = 1
+    """How often all text is gone through. Fresh text helps more than a second time."""
+
+    tokens_per_step: Count = 2048
+    """Tokens between two changes of the weights."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-3
+    """At its highest, behind the warm-up; from there it falls along a cosine."""
+
+    unrolled_steps: Annotated[int, Field(ge=1, le=8)] = 3
+    """How many tokens ahead it learns to draft from its own output (EAGLE-3's training-time
+    test)."""
+
+    held_out_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
+    """Part of the sequences that is not trained on but measured with."""
+
+    evaluate_every: Count = 100
+    """Steps between two measurements on the held-out text."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of all that is random: same seed, same text, same weights on the same machine."""
+
+    device: str = "cpu"
+    """Where to compute: cpu, cuda or cuda:<index>."""
+
+    num_threads: Count | None = None
+    """CPU threads. Unset: PyTorch's own choice, all cores."""
+
+    cache_dir: str = ""
+    """Where downloaded models are kept. Empty: Hugging Face's own cache."""

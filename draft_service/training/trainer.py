@@ -1,0 +1,112 @@
+"""The training loop: the same for every drafter that learns from features.
+
+Step n sees the same sequences and the same learning rate however often the process was killed
+before it, so that the seed decides the weights.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draft_service.training.batches import Batch, Span, packed, read_batch, spans_of
+from draft_service.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from draft_service.training.evaluation import Measurement
+from draft_service.training.features import FeatureFiles
+from draft_service.training.optimizer import Optimizer
+from draft_service.training.progress import Progress
+
+CHECKPOINT_EVERY = 50
+"""Steps between two checkpoints: a minute or two of work that a kill costs."""
+REPORT_EVERY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is seen in which step, and where to look how it goes."""
+
+    steps: list[list[Span]]
+    learning_rate: float
+    evaluate_every: int
+
+
+def planned_steps(
+    features: FeatureFiles, indices: Sequence[int], num_epochs: int, tokens_per_step: int, seed: int
+) -> list[list[Span]]:
+    """All steps: first in the order on disk, which is random, later in other orders."""
+    spans: list[Span] = []
+    for epoch in range(num_epochs):
+        order = np.asarray(indices)
+        if epoch:
+            order = np.random.default_rng((seed, epoch)).permutation(order)
+        spans += spans_of(features, order.tolist())
+    return packed(spans, tokens_per_step)
+
+
+def train(
+    directory: Path,
+    weights: dict[str, Tensor],
+    features: FeatureFiles,
+    feature_size: int,
+    plan: Plan,
+    loss_of: Callable[[Batch], tuple[Tensor, list[float]]],
+    measure: Callable[[], Measurement],
+    progress: Progress,
+) -> None:
+    """Change `weights` in place until all steps are done.
+
+    Args:
+        loss_of: the loss of a batch, with gradients, and figures of it for the record.
+        measure: the figures on held-out text with the weights as they are.
+    """
+    device = next(iter(weights.values())).device
+    optimizer = Optimizer(weights.values(), plan.learning_rate, len(plan.steps))
+    num_done = _resume(directory, weights, optimizer, device)
+    progress.resume(num_done)
+    if num_done:
+        progress.say(f"Going on behind step {num_done} of {len(plan.steps)}")
+    started, num_rows = time.monotonic(), 0
+    for number in range(num_done, len(plan.steps)):
+        batch = read_batch(features, plan.steps[number], feature_size).to(device)
+        loss, entropies = loss_of(batch)
+        loss.backward()
+        norm = optimizer.step(number)
+        num_rows += len(batch.token_ids)
+        entry: dict[str, object] = {"step": number + 1, "losses": entropies, "gradient_norm": norm}
+        is_last = number + 1 == len(plan.steps)
+        if (number + 1) % REPORT_EVERY == 0 or is_last:
+            rate = num_rows / (time.monotonic() - started)
+            shown = " ".join(f"{entropy:.3f}" for entropy in entropies)
+            progress.say(f"step {number + 1}/{len(plan.steps)}  loss {shown}  {rate:.0f} tokens/s")
+        if (number + 1) % plan.evaluate_every == 0 or is_last:
+            measurement = measure()
+            entry["held_out"] = asdict(measurement)
+            progress.say(_shown(number + 1, measurement))
+        progress.record(entry)
+        if (number + 1) % CHECKPOINT_EVERY == 0 or is_last:
+            save_checkpoint(directory, Checkpoint(number + 1, weights, optimizer.state()))
+
+
+def _resume(
+    directory: Path, weights: dict[str, Tensor], optimizer: Optimizer, device: torch.device
+) -> int:
+    """Steps that are done already, with the weights as they were then."""
+    checkpoint = load_checkpoint(directory, device)
+    if checkpoint is None:
+        return 0
+    with torch.no_grad():
+        for name, weight in weights.items():
+            weight.copy_(checkpoint.weights[name])
+    optimizer.load_state(checkpoint.optimizer)
+    return checkpoint.num_steps
+
+
+def _shown(step: int, measurement: Measurement) -> str:
+    losses = " ".join(f"{loss:.3f}" for loss in measurement.losses)
+    top1 = " ".join(f"{share:.1%}" for share in measurement.top1)
+    passes = "  ".join(f"K={k}: {value:.3f}" for k, value in measurement.tokens_per_pass.items())
+    return f"step {step}  held-out loss {losses}  top-1 {top1}  tokens per pass {passes}"

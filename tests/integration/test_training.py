@@ -1,0 +1,170 @@
+"""Training from text to a head that serves: resumed, repeated, refused."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from training_files import tiny_target, write_text
+
+from draft_service.training.capture import capture_features, hidden_states
+from draft_service.training.checkpoint import CHECKPOINT_FILE, load_checkpoint
+from draft_service.training.features import open_features
+from draft_service.training.pipeline import run
+from draft_service.training.settings import TrainingSettings
+from draft_service.training.text import read_text
+from paceline.engine.eagle_checkpoint import Target, read_head_weights
+from paceline.engine.eagle_config import read_head_config
+from paceline.engine.loading import load_model
+from paceline.engine.table_model import VOCAB_SIZE
+from paceline.errors import InvalidConfig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """So small a model is only slowed down by more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def text(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("text") / "text.npz", target)
+
+
+def settings_for(output: Path, target: Path, text: Path, **values: Any) -> TrainingSettings:
+    return TrainingSettings(
+        **{
+            "output": str(output),
+            "model": str(target),
+            "data": str(text),
+            "draft_vocab_size": 30,
+            "tokens_per_step": 40,
+            "evaluate_every": 3,
+            "held_out_share": 0.2,
+            "num_threads": 1,
+            **values,
+        }
+    )
+
+
+def entries(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "progress.jsonl").read_text().splitlines()]
+
+
+def test_what_is_trained_is_a_head_that_loads(target: Path, text: Path, tmp_path: Path) -> None:
+    head = run(settings_for(tmp_path, target, text))
+    config = read_head_config(str(head))
+    weights = read_head_weights(
+        str(head), config, Target("tiny", target, 16, VOCAB_SIZE, 6, has_tied_embeddings=False)
+    )
+    assert config.feature_layers(6) == (2, 3, 3)
+    assert len(weights.target_ids) == 30
+    assert [entry["step"] for entry in entries(tmp_path)] == list(
+        range(1, len(entries(tmp_path)) + 1)
+    )
+
+
+def test_the_seed_decides_the_weights(target: Path, text: Path, tmp_path: Path) -> None:
+    once, again = (
+        run(settings_for(tmp_path / name, target, text, num_epochs=2)) for name in ("a", "b")
+    )
+    other = run(settings_for(tmp_path / "c", target, text, num_epochs=2, seed=1))
+    assert weights_of(once) == weights_of(again)
+    assert weights_of(once) != weights_of(other)
+
+
+@pytest.mark.timeout(180)
+def test_training_goes_on_after_a_kill_as_if_nothing_had_happened(
+    target: Path, text: Path, tmp_path: Path
+) -> None:
+    values = {"num_epochs": 12, "evaluate_every": 30}
+    whole = run(settings_for(tmp_path / "whole", target, text, **values))
+    output = tmp_path / "killed"
+    options = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in settings_for(output, target, text, **values)
+        if value not in (None, "")
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "draft_service.training", "eagle", *options],
+        stderr=subprocess.DEVNULL,
+    )
+    while not (output / CHECKPOINT_FILE).exists():
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    num_kept = load_checkpoint(output, torch.device("cpu"))
+    assert num_kept is not None and num_kept.num_steps < len(entries(tmp_path / "whole"))
+    assert weights_of(run(settings_for(output, target, text, **values))) == weights_of(whole)
+    assert entries(output) == entries(tmp_path / "whole")
+
+
+def test_capturing_goes_on_behind_what_is_there(target: Path, text: Path, tmp_path: Path) -> None:
+    loaded = load_model(str(target), dtype="float32", device="cpu")
+    read = read_text(text, VOCAB_SIZE)
+    layer_ids = (2, 3, 3)
+    seen: list[int] = []
+
+    def stop(num_captured: int) -> None:
+        seen.append(num_captured)
+        if len(seen) == 2:
+            raise InterruptedError
+
+    features = open_features(tmp_path, read, 4 * 16, seed=0)
+    with pytest.raises(InterruptedError):
+        capture_features(loaded.module, layer_ids, features, stop, chunk=4)
+    features = open_features(tmp_path, read, 4 * 16, seed=0)
+    assert features.num_captured == 8
+    capture_features(loaded.module, layer_ids, features, seen.append, chunk=4)
+    assert seen == [4, 8, 12]
+    for index in range(features.num_sequences):
+        start, end = features.starts[index], features.starts[index + 1]
+        ids = torch.from_numpy(features.ids[start:end].astype(np.int64))
+        expected = hidden_states(loaded.module, layer_ids, ids[None])[0].numpy()
+        np.testing.assert_allclose(features.states[start:end], expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seed", 1), ("learning_rate", 1e-3), ("draft_vocab_size", 31), ("num_epochs", 2)],
+)
+def test_other_settings_do_not_go_on_with_a_training(
+    target: Path, text: Path, tmp_path: Path, name: str, value: float
+) -> None:
+    bind(tmp_path, target, text)
+    with pytest.raises(InvalidConfig, match=f"^{name} is {value}, but the training in"):
+        run(settings_for(tmp_path, target, text, **{name: value}))
+
+
+def test_other_text_does_not_go_on_with_a_training(
+    target: Path, text: Path, tmp_path: Path
+) -> None:
+    bind(tmp_path, target, text)
+    other = write_text(tmp_path / "other.npz", target, seed=1)
+    with pytest.raises(InvalidConfig, match="^data is .* begun with"):
+        run(settings_for(tmp_path, target, other))
+    with pytest.raises(InvalidConfig, match="ids.npy is not that of the text in the data"):
+        run(settings_for(tmp_path / "new", target, other, features=str(tmp_path / "features")))
+
+
+def bind(output: Path, target: Path, text: Path) -> None:
+    run(settings_for(output, target, text))
+
+
+def weights_of(head: Path) -> bytes:
+    return (head / "model.safetensors").read_bytes()

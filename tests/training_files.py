@@ -1,0 +1,55 @@
+"""What a training of a tiny drafter is given: a tiny target, text as the target might write it."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from tiny_models import save_checkpoint, tiny_config
+from transformers import AutoModelForCausalLM
+
+NUM_LAYERS = 6
+SHARED = (1, 9, 9, 5)
+"""What all sequences begin with, as with a chat template's instructions."""
+
+
+def tiny_target(directory: Path) -> Path:
+    """A random Llama with layers enough for EAGLE-3's features."""
+    config = tiny_config()
+    config.num_hidden_layers = NUM_LAYERS
+    return save_checkpoint(directory, config)
+
+
+def write_text(
+    path: Path, target: Path, num_sequences: int = 12, answer_length: int = 20, seed: int = 0
+) -> Path:
+    """Answers of the target to random prompts, greedy ones and others by turns, as an `.npz`."""
+    torch.manual_seed(seed)
+    module = AutoModelForCausalLM.from_pretrained(target).eval()
+    numbers = np.random.default_rng(seed)
+    sequences, answer_starts, temperatures = [], [], []
+    for index in range(num_sequences):
+        prompt = [*SHARED, *numbers.integers(3, module.config.vocab_size, size=2 + index % 5)]
+        is_greedy = index % 2 == 0
+        sequences.append(_answered(module, prompt, answer_length + index % 3, is_greedy))
+        answer_starts.append(len(prompt))
+        temperatures.append(0.0 if is_greedy else 1.0)
+    np.savez(
+        path,
+        ids=np.concatenate(sequences).astype(np.uint16),
+        lens=np.array([len(ids) for ids in sequences], np.uint16),
+        resp=np.array(answer_starts, np.uint16),
+        temp=np.array(temperatures, np.float16),
+    )
+    return path
+
+
+@torch.inference_mode()
+def _answered(
+    module: torch.nn.Module, prompt: list[int], length: int, is_greedy: bool
+) -> list[int]:
+    ids = list(prompt)
+    for _ in range(length):
+        logits = module(torch.tensor([ids])).logits[0, -1]
+        choice = logits.argmax() if is_greedy else torch.softmax(logits, -1).multinomial(1)
+        ids.append(int(choice))
+    return ids

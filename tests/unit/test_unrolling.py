@@ -1,0 +1,103 @@
+"""The head of the trainer computes what the head that serves computes, step by step."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from eagle_heads import HIDDEN, HeadFiles, random_head
+from torch import Tensor
+
+from draft_service.training.batches import Batch
+from draft_service.training.distillation_loss import distillation_loss, learnt_rows
+from draft_service.training.eagle import EagleTrainee
+from draft_service.training.unrolling import true_tokens, unrolled
+from paceline.engine.eagle_checkpoint import Target, read_head_weights
+from paceline.engine.eagle_config import read_head_config
+from paceline.engine.eagle_head import EagleHead, HeadKV, HeadRows
+
+VOCAB = 40
+NUM_STEPS = 4
+LENGTHS = (1, 2, 7, 12)
+
+
+def batch_of(lengths: tuple[int, ...], seed: int = 3) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    num_rows = sum(lengths)
+    ends = np.cumsum(lengths).tolist()
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    return Batch(
+        torch.randn(num_rows, 3 * HIDDEN, generator=generator).half().float(),
+        torch.randint(VOCAB, (num_rows,), generator=generator),
+        torch.randn(num_rows, HIDDEN, generator=generator),
+        positions,
+        positions,
+        tuple((end - length, end) for length, end in zip(lengths, ends, strict=True)),
+    )
+
+
+def both_heads(directory: Path, files: HeadFiles) -> tuple[EagleTrainee, EagleHead, Tensor]:
+    """The trainer's and the server's head of the same checkpoint, and its output matrix."""
+    config = read_head_config(str(files.write(directory)))
+    target = Target("tiny", directory, HIDDEN, VOCAB, 6, has_tied_embeddings=False)
+    weights = read_head_weights(str(directory), config, target)
+    tensors = dict(weights.tensors)
+    embedding, matrix = tensors.pop("embed_tokens.weight"), tensors.pop("lm_head.weight")
+    return EagleTrainee(config, tensors, embedding), EagleHead(config, weights, VOCAB), matrix
+
+
+def test_every_step_of_every_row_is_what_the_serving_head_drafts_there(tmp_path: Path) -> None:
+    for number, settings in enumerate(({}, {"norm_before_residual": True})):
+        trainee, server, matrix = both_heads(
+            tmp_path / str(number), random_head(VOCAB, seed=5, **settings)
+        )
+        batch = batch_of(LENGTHS)
+        outputs = unrolled(trainee, batch, NUM_STEPS, true_tokens(batch))
+        found = [trainee.normed(states) @ matrix.mT for states in outputs]
+        for first, end in batch.bounds:
+            for row in range(first, end):
+                kv = HeadKV(0)
+                ids = batch.token_ids[first : row + 1].tolist()
+                features = batch.features[first : row + 1].half().numpy()
+                (logits,) = server.forward([HeadRows(kv, ids, features, wants_logits=True)])
+                for step in range(NUM_STEPS):
+                    if step:
+                        if row + step >= end:
+                            break
+                        token = [int(batch.token_ids[row + step])]
+                        (logits,) = server.forward([HeadRows(kv, token, None, wants_logits=True)])
+                    assert logits is not None
+                    torch.testing.assert_close(
+                        found[step][row], torch.from_numpy(logits), rtol=1e-4, atol=1e-4
+                    )
+
+
+def test_the_loss_and_its_gradients_are_those_of_whole_logits() -> None:
+    generator = torch.Generator().manual_seed(1)
+    batch = batch_of(LENGTHS)
+    num_rows = len(batch.token_ids)
+    matrix = torch.randn(VOCAB, HIDDEN, generator=generator)
+    predictions = [
+        torch.randn(num_rows, HIDDEN, generator=generator).requires_grad_() for _ in range(3)
+    ]
+    is_learnt = learnt_rows(batch, 3, num_shared=4)
+    weights = is_learnt * torch.rand(3, num_rows, generator=generator)
+    total, sums = distillation_loss(predictions, weights, batch.teacher_states, matrix)
+    total.backward()  # type: ignore[no-untyped-call]
+    gradients = [prediction.grad for prediction in predictions]
+    expected = torch.zeros(())
+    expected_sums = torch.zeros(3)
+    again = [prediction.detach().requires_grad_() for prediction in predictions]
+    for first, end in batch.bounds:
+        for step in range(3):
+            for row in range(first, end - step):
+                if row - first + step + 2 < 4:
+                    continue
+                law = torch.softmax(matrix @ batch.teacher_states[row + step], 0)
+                entropy = -(law * torch.log_softmax(matrix @ again[step][row], 0)).sum()
+                expected = expected + weights[step, row] * entropy
+                expected_sums[step] += entropy.detach()
+    expected.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(total, expected)
+    torch.testing.assert_close(sums, expected_sums)
+    for gradient, prediction in zip(gradients, again, strict=True):
+        torch.testing.assert_close(gradient, prediction.grad)
