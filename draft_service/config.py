@@ -21,8 +21,12 @@ class DraftSettings(ServiceSettings):
     target's model; empty for the bundled one. `prompt-lookup` has none."""
 
     head: str = ""
-    """`eagle`: directory of an EAGLE-3 head, as published or as vLLM's `speculators` writes it. The
+    """`eagle`: directory of an EAGLE head, as published or as vLLM's `speculators` writes it. The
     target is started with the same, so that it keeps the hidden states."""
+
+    allow_pickle: bool = False
+    """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
+    tensors, but is large: for heads from sources that you trust."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX."""

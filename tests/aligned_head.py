@@ -1,6 +1,6 @@
-"""A target whose next token is a function of its last, and an EAGLE-3 head that must know it.
+"""A target whose next token is a function of its last, and EAGLE heads that must know it.
 
-The head is right only where the features of a row are those of the very token before the one that
+A head is right only where the features of a row are those of the very token before the one that
 is embedded in it: what it makes of the feature and what it makes of the embedding meet in a
 product of its MLP, which is zero unless both name the same letter. Rows of drafts need the same of
 the head's own output. So whatever is off by one, on the wire or in the drafter, makes every draft
@@ -90,6 +90,37 @@ def aligned_head() -> HeadFiles:
     for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         head.tensors[f"midlayer.{name}.weight"] = torch.ones(HIDDEN)
     head.tensors["norm.weight"] = torch.ones(HIDDEN)
+    return head
+
+
+def aligned_eagle1_head() -> HeadFiles:
+    """The same as EAGLE-1 has it: what it makes of a row is the token's own hidden state."""
+    head = HeadFiles(VOCAB_SIZE, VOCAB_SIZE, HIDDEN, num_features=1, is_eagle3=False)
+    head.settings = {
+        "hidden_size": HIDDEN,
+        "intermediate_size": NUM_LETTERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "bias": False,
+    }
+    letters = torch.arange(NUM_LETTERS)
+    fused = torch.zeros(HIDDEN, 2 * HIDDEN)
+    fused[letters + EMBEDDED, letters + FIRST_LETTER] = 1.0
+    fused[:, HIDDEN:] = _next_letters(0, HIDDEN) / _NORM
+    gate, up = torch.zeros(NUM_LETTERS, HIDDEN), torch.zeros(NUM_LETTERS, HIDDEN)
+    gate[letters, letters] = 1.0
+    up[letters, letters + EMBEDDED] = 1.0
+    down = torch.zeros(HIDDEN, NUM_LETTERS)
+    down[letters + FIRST_LETTER, letters] = 0.1
+    head.tensors = {
+        "fc.weight": fused,
+        "layers.0.mlp.gate_proj.weight": gate,
+        "layers.0.mlp.up_proj.weight": up,
+        "layers.0.mlp.down_proj.weight": down,
+        "layers.0.post_attention_layernorm.weight": torch.ones(HIDDEN),
+    }
+    for name in "qkvo":
+        head.tensors[f"layers.0.self_attn.{name}_proj.weight"] = torch.zeros(HIDDEN, HIDDEN)
     return head
 
 

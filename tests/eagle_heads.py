@@ -1,4 +1,4 @@
-"""Random EAGLE-3 heads for tiny targets, written in both published layouts."""
+"""Random EAGLE heads for tiny targets, written in the published layouts."""
 
 import json
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ INNER = 24
 
 @dataclass
 class HeadFiles:
-    """A head in the names and numbers of the paper's own checkpoints; `write` knows both."""
+    """A head in the names and numbers of the papers' own checkpoints; `write` knows the others."""
 
     vocab_size: int
     draft_vocab_size: int
@@ -25,16 +25,30 @@ class HeadFiles:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     """Changes to the flat config."""
+    is_eagle3: bool = True
+
+    @property
+    def feature_size(self) -> int:
+        return self.num_features * self.target_hidden_size
+
+    @property
+    def head_dim(self) -> int:
+        """EAGLE-1 knows no other than this."""
+        return HEAD_DIM if self.is_eagle3 else HIDDEN // NUM_HEADS
 
     def config(self) -> dict[str, Any]:
         """As it is published."""
+        own = {
+            "head_dim": HEAD_DIM,
+            "draft_vocab_size": self.draft_vocab_size,
+            "target_hidden_size": self.target_hidden_size,
+        }
         return {
             "architectures": ["LlamaForCausalLM"],
             "bos_token_id": 1,
             "eos_token_id": 2,
             "hidden_act": "silu",
             "hidden_size": HIDDEN,
-            "head_dim": HEAD_DIM,
             "initializer_range": 0.02,
             "intermediate_size": INNER,
             "max_position_embeddings": 32,
@@ -49,8 +63,7 @@ class HeadFiles:
             "transformers_version": "4.28.1",
             "use_cache": True,
             "vocab_size": self.vocab_size,
-            "draft_vocab_size": self.draft_vocab_size,
-            "target_hidden_size": self.target_hidden_size,
+            **(own if self.is_eagle3 else {}),
         } | self.settings
 
     def write(self, directory: Path, layout: str = "published") -> Path:
@@ -106,20 +119,56 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class _Random:
+    """Weights that are large, so that drafts differ."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def weights(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator) * (3 / shape[-1] ** 0.5)
+
+    def norm(self) -> Tensor:
+        return 1 + 0.3 * torch.randn(HIDDEN, generator=self.generator)
+
+
+def random_eagle1_head(vocab_size: int, seed: int = 0, **settings: Any) -> HeadFiles:
+    """A head of EAGLE-1 or EAGLE-2, with its own copy of embeddings but no output matrix."""
+    head = HeadFiles(
+        vocab_size, vocab_size, num_features=1, settings={"bias": True} | settings, is_eagle3=False
+    )
+    random = _Random(seed)
+    weights = random.weights
+    key = NUM_KV_HEADS * head.head_dim
+    head.tensors = {
+        "embed_tokens.weight": weights(vocab_size, HIDDEN),
+        "fc.weight": weights(HIDDEN, 2 * HIDDEN) / 3,
+        "layers.0.self_attn.q_proj.weight": weights(HIDDEN, HIDDEN),
+        "layers.0.self_attn.k_proj.weight": weights(key, HIDDEN),
+        "layers.0.self_attn.v_proj.weight": weights(key, HIDDEN),
+        "layers.0.self_attn.o_proj.weight": weights(HIDDEN, HIDDEN) * 4,
+        "layers.0.mlp.gate_proj.weight": weights(INNER, HIDDEN),
+        "layers.0.mlp.up_proj.weight": weights(INNER, HIDDEN),
+        "layers.0.mlp.down_proj.weight": weights(HIDDEN, INNER),
+        "layers.0.post_attention_layernorm.weight": random.norm(),
+    }
+    if head.settings["bias"]:
+        head.tensors["fc.bias"] = torch.randn(HIDDEN, generator=random.generator)
+    if head.settings.get("qkv_bias"):
+        for name, size in {"q": HIDDEN, "k": key, "v": key}.items():
+            bias = torch.randn(size, generator=random.generator)
+            head.tensors[f"layers.0.self_attn.{name}_proj.bias"] = bias
+    return head
+
+
 def random_head(
     vocab_size: int, draft_vocab_size: int | None = None, seed: int = 0, **settings: Any
 ) -> HeadFiles:
     """A head with random weights and its own embeddings; large ones, so that drafts differ."""
     draft_vocab_size = draft_vocab_size or vocab_size
     head = HeadFiles(vocab_size, draft_vocab_size, settings=settings)
-    generator = torch.Generator().manual_seed(seed)
-
-    def weights(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator) * (3 / shape[-1] ** 0.5)
-
-    def norm() -> Tensor:
-        return 1 + 0.3 * torch.randn(HIDDEN, generator=generator)
-
+    random = _Random(seed)
+    weights, norm, generator = random.weights, random.norm, random.generator
     query, key = NUM_HEADS * HEAD_DIM, NUM_KV_HEADS * HEAD_DIM
     head.tensors = {
         "embed_tokens.weight": weights(vocab_size, HIDDEN) * 4,

@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 from tiny_models import NUM_LAYERS, save_checkpoint
 from torch import Tensor
 
-from paceline.engine.eagle_checkpoint import Target, check_fits, read_head_weights
+from paceline.engine.eagle_checkpoint import check_fits, read_head_weights
 from paceline.engine.eagle_config import HeadConfig, read_head_config
 from paceline.engine.eagle_head import EagleHead
+from paceline.engine.head_tensors import Target
 from paceline.engine.table_model import VOCAB_SIZE
 from paceline.errors import InvalidConfig
 

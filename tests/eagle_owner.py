@@ -1,4 +1,4 @@
-"""Feeds sequences to a drafter with an EAGLE-3 head, and says what the paper would draft."""
+"""Feeds sequences to a drafter with an EAGLE head, and says what the paper would draft."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +8,14 @@ import torch
 from eagle_heads import HIDDEN, HeadFiles, random_head
 from eagle_reference import reference_logits
 from numpy.typing import NDArray
+from torch import Tensor
 
 from draft_service.drafters.eagle import EagleDrafter
 from draft_service.proposer import Proposer
-from paceline.engine.eagle_checkpoint import Target, read_head_weights
+from paceline.engine.eagle_checkpoint import read_head_weights
 from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead
+from paceline.engine.head_tensors import Target
 from paceline.engine.sampling import choose_token
 from paceline.rounds import (
     AcceptanceRule,
@@ -34,13 +36,13 @@ NUMBER = 4
 HEAD = random_head(VOCAB_SIZE, DRAFT_VOCAB_SIZE)
 
 
-def rows_for(token_ids: list[int]) -> NDArray[np.float16]:
+def rows_for(token_ids: list[int], size: int = 3 * HIDDEN) -> NDArray[np.float16]:
     """Features that depend on the token and its place, as a target's would."""
     rows = []
     for position, token_id in enumerate(token_ids):
         generator = np.random.default_rng((token_id, position))
-        rows.append(generator.normal(size=3 * HIDDEN))
-    return np.array(rows, np.float16).reshape(-1, 3 * HIDDEN)
+        rows.append(generator.normal(size=size))
+    return np.array(rows, np.float16).reshape(-1, size)
 
 
 def loaded(
@@ -48,9 +50,13 @@ def loaded(
     directory: Path,
     layout: str = "published",
     dtype: torch.dtype = torch.float32,
+    target_directory: Path | None = None,
 ) -> EagleHead:
+    """The head, for a target that only heads without an output matrix look into."""
     path = str(head.write(directory, layout))
-    target = Target("tiny", directory, HIDDEN, VOCAB_SIZE, 3, has_tied_embeddings=False)
+    target = Target(
+        "tiny", target_directory or directory, HIDDEN, VOCAB_SIZE, 3, has_tied_embeddings=False
+    )
     config = read_head_config(path)
     return EagleHead(config, read_head_weights(path, config, target), VOCAB_SIZE, dtype)
 
@@ -58,9 +64,10 @@ def loaded(
 class Owner:
     """Feeds one sequence as a coordinator does."""
 
-    def __init__(self, proposer: Proposer, name: str = "a") -> None:
+    def __init__(self, proposer: Proposer, name: str = "a", feature_size: int = 3 * HIDDEN) -> None:
         self.proposer = proposer
         self.name = name
+        self.feature_size = feature_size
         self.number = 0
 
     def accept(
@@ -75,7 +82,8 @@ class Owner:
         self.number += 1
         features = None
         if rows is not None:
-            data = rows_for(token_ids)[rows[0] : rows[1]] if data is None else data
+            known = rows_for(token_ids, self.feature_size)
+            data = known[rows[0] : rows[1]] if data is None else data
             features = Features(rows[0], len(data), data.astype("<f2").tobytes())
         span = TokenLog.of(token_ids).span(start)
         return self.proposer.accept(
@@ -99,7 +107,7 @@ def proposer_of(head: EagleHead) -> Proposer:
 
 
 def owner_of(head: EagleHead) -> Owner:
-    return Owner(proposer_of(head))
+    return Owner(proposer_of(head), feature_size=head.feature_size)
 
 
 def reference_drafts(
@@ -108,11 +116,12 @@ def reference_drafts(
     start: int = 0,
     settings: SequenceSettings = GREEDY,
     number: int = NUMBER,
+    target_output: Tensor | None = None,
 ) -> list[int]:
     """What the paper's head drafts from the rows from `start` on."""
-    features = torch.from_numpy(rows_for(token_ids)[start:-1].copy())
+    features = torch.from_numpy(rows_for(token_ids, head.feature_size)[start:-1].copy())
     text = list(token_ids)
     while len(text) < len(token_ids) + number:
-        logits = reference_logits(head, features, text[start + 1 :], start).float().numpy()
-        text.append(choose_token(logits, settings, len(text), text))
+        logits = reference_logits(head, features, text[start + 1 :], start, target_output)
+        text.append(choose_token(logits.float().numpy(), settings, len(text), text))
     return text[len(token_ids) :]

@@ -1,4 +1,4 @@
-"""An EAGLE-3 head fed with the target's hidden states (arXiv 2503.01840), drafting a chain.
+"""An EAGLE head fed with the target's hidden states, drafting a chain.
 
 Rows made from the target's features are kept from round to round; those of drafts are dropped when
 the next round begins, since by then the target has said what it computed there. Where the rows

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.engine.cache_directory import made_once
-from paceline.engine.eagle_config import CONFIG_FILE, HeadConfig
+from paceline.engine.eagle_config import HeadConfig
+from paceline.engine.head_config_file import CONFIG_FILE
 from paceline.engine.safetensors_directory import WEIGHTS_FILE
 
 LAYER_PREFIX = "layers.0."
@@ -87,7 +88,7 @@ def _config(config: HeadConfig, verifier: Verifier) -> dict[str, Any]:
             "num_key_value_heads": config.num_kv_heads,
             "head_dim": config.head_dim,
             "rms_norm_eps": config.rms_norm_eps,
-            "attention_bias": config.has_attention_bias,
+            "attention_bias": bool(config.attention_biases),
             "vocab_size": config.vocab_size,
             "rope_parameters": config.rope,
             "tie_word_embeddings": False,

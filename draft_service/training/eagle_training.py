@@ -120,6 +120,7 @@ def eagle_config(
     config = module.config.get_text_config()
     num_heads = config.num_attention_heads
     return HeadConfig(
+        is_eagle3=True,
         layer_prefix=LAYER_PREFIX,
         hidden_size=config.hidden_size,
         target_hidden_size=config.hidden_size,
@@ -128,7 +129,8 @@ def eagle_config(
         num_kv_heads=getattr(config, "num_key_value_heads", None) or num_heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // num_heads,
         rms_norm_eps=config.rms_norm_eps,
-        has_attention_bias=False,
+        attention_biases="",
+        has_fc_bias=False,
         norm_before_residual=False,
         vocab_size=config.vocab_size,
         draft_vocab_size=draft_vocab_size,

@@ -28,8 +28,12 @@ class ServeSettings(Settings):
     be the target's."""
 
     head: str = ""
-    """Directory of an EAGLE-3 head for the drafter `eagle`, made for the model: as published
-    (`EAGLE3-…`) or as vLLM's `speculators` writes it, with safetensors."""
+    """Directory of an EAGLE head for the drafter `eagle`, made for the model: as published
+    (`EAGLE-…`, `EAGLE3-…`) or as vLLM's `speculators` writes it."""
+
+    allow_pickle: bool = False
+    """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
+    tensors, but is large: for heads from sources that you trust."""
 
     num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] = 7
     """Most drafts per round; how many are used follows from how many are accepted. 7 and the

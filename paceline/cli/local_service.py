@@ -176,7 +176,7 @@ class LocalService:
             values |= {"model": settings.model, "max_model_len": settings.max_model_len}
         else:
             replicas = settings.draft_replicas
-            values["drafter"] = settings.drafter
+            values |= {"drafter": settings.drafter, "allow_pickle": settings.allow_pickle}
             if settings.drafter == "prompt-lookup":
                 replicas = cores
             else:

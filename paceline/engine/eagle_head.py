@@ -1,9 +1,12 @@
-"""An EAGLE-3 head (arXiv 2503.01840): one decoder layer on top of the target's hidden states.
+"""An EAGLE head: one decoder layer on top of the target's hidden states.
 
 Row i of a sequence combines what the target computed at token i with the embedding of token i + 1,
 and says what follows that one. Rows of tokens that are drafted have no such features; the layer's
-own output, before the last norm, takes their place. Plain torch on a CPU, all sequences of a step
-at once. Bits may depend on the batch: a draft cannot change the text.
+own output, before the last norm, takes their place. EAGLE-1 and EAGLE-2 (arXiv 2401.15077 and
+2406.16858) put feature and embedding through `fc` and the layer's output straight into the target's
+output matrix; EAGLE-3 (arXiv 2503.01840) puts several features through `fc`, norms both and has a
+last norm. Plain torch on a CPU, all sequences of a step at once. Bits may depend on the batch: a
+draft cannot change the text.
 
 Knows nothing about rounds, nor about which rows are still right: its callers truncate.
 """
@@ -18,8 +21,10 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from paceline.engine.eagle_checkpoint import EMBEDDING, OUTPUT, HeadWeights
+from paceline.engine.draft_vocabulary import DraftVocabulary
+from paceline.engine.eagle_checkpoint import HeadWeights
 from paceline.engine.eagle_config import HeadConfig
+from paceline.engine.head_tensors import EMBEDDING, OUTPUT
 from paceline.engine.model import Features, Logits
 from paceline.engine.support import ROPE_TYPES
 from paceline.errors import InvalidConfig
@@ -102,9 +107,7 @@ class EagleHead:
             name: tensor.to(dtype) for name, tensor in weights.tensors.items() if name != EMBEDDING
         }
         self.vocab_size = vocab_size
-        is_known = weights.target_ids < vocab_size
-        self._draft_ids = is_known.nonzero()[:, 0]
-        self._target_ids = weights.target_ids[is_known]
+        self._vocabulary = DraftVocabulary(weights.target_ids, vocab_size)
         self._rotary = rotary_embedding(config)
 
     @property
@@ -137,10 +140,8 @@ class EagleHead:
         states = torch.cat([self._fed(rows) for rows in batch])
         token_ids = torch.tensor([id for rows in batch for id in rows.token_ids])
         embedded = F.embedding(token_ids, self._embedding).to(self._dtype)
-        normed = self._norm(states, "hidden_norm")
-        residual = normed if self._config.norm_before_residual else states
-        both = torch.cat((self._norm(embedded, "input_layernorm"), normed), dim=-1)
-        states = residual + self._attention(both, batch)
+        residual, inputs = self._combined(states, embedded)
+        states = residual + self._attention(inputs, batch)
         states = states + self._mlp(self._norm(states, "post_attention_layernorm"))
         ends = np.cumsum([len(rows.token_ids) for rows in batch])
         lasts = states[torch.from_numpy(ends - 1)]
@@ -153,8 +154,17 @@ class EagleHead:
     def _fed(self, rows: HeadRows) -> Tensor:
         if rows.features is None:
             return rows.kv.output[None]
-        features = torch.from_numpy(rows.features.astype(np.float32))
-        return F.linear(features.to(self._dtype), self._weights["fc.weight"])
+        features = torch.from_numpy(rows.features.astype(np.float32)).to(self._dtype)
+        return self._linear(features, "fc") if self._config.is_eagle3 else features
+
+    def _combined(self, states: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
+        """What the layer adds to, and what its attention takes."""
+        if not self._config.is_eagle3:
+            fused = self._linear(torch.cat((embedded, states), dim=-1), "fc")
+            return fused, fused
+        normed = self._norm(states, "hidden_norm")
+        both = torch.cat((self._norm(embedded, "input_layernorm"), normed), dim=-1)
+        return (normed if self._config.norm_before_residual else states), both
 
     def _attention(self, states: Tensor, batch: Sequence[HeadRows]) -> Tensor:
         config = self._config
@@ -189,11 +199,9 @@ class EagleHead:
         return self._linear(gate * self._linear(states, "mlp.up_proj"), "mlp.down_proj")
 
     def _logits(self, states: Tensor) -> Sequence[Logits]:
-        drafted = F.linear(self._norm(states, "norm"), self._weights[OUTPUT]).float()
-        logits = torch.full((len(states), self.vocab_size), -torch.inf)
-        logits[:, self._target_ids] = drafted[:, self._draft_ids]
-        rows: Logits = logits.numpy()
-        return [*rows]
+        if self._config.is_eagle3:
+            states = self._norm(states, "norm")
+        return [*self._vocabulary.spread(F.linear(states, self._weights[OUTPUT]))]
 
     def _linear(self, states: Tensor, name: str) -> Tensor:
         return F.linear(states, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))

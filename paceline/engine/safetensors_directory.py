@@ -1,7 +1,7 @@
 """Single tensors out of a checkpoint directory, without reading the rest.
 
-A checkpoint is one `model.safetensors` or the files that its index lists. Knows nothing about what
-the tensors are for.
+A checkpoint is one `model.safetensors`, by that or another name, or the files that its index lists.
+Knows nothing about what the tensors are for.
 """
 
 import json
@@ -14,17 +14,20 @@ from torch import Tensor
 from paceline.errors import InvalidConfig
 
 WEIGHTS_FILE = "model.safetensors"
-WEIGHTS_INDEX = "model.safetensors.index.json"
-PICKLE_FILE = "pytorch_model.bin"
 
 
 class TensorFiles:
     """The tensors of one directory by name; `what` begins the sentence of an error."""
 
-    def __init__(self, what: str, directory: Path) -> None:
+    def __init__(self, what: str, directory: Path, weights_file: str = WEIGHTS_FILE) -> None:
         """Raises `InvalidConfig` when there are no safetensors or they cannot be read."""
         self._what = what
-        self._files = _files(what, directory)
+        self._files = _files(what, directory, weights_file)
+
+    @staticmethod
+    def are_in(directory: Path, weights_file: str) -> bool:
+        """Whether there are safetensors of this name, or an index of several."""
+        return (directory / weights_file).is_file() or _index(directory, weights_file).is_file()
 
     @property
     def names(self) -> set[str]:
@@ -43,22 +46,21 @@ class TensorFiles:
         return tensor
 
 
-def _files(what: str, directory: Path) -> Mapping[str, Path]:
+def _index(directory: Path, weights_file: str) -> Path:
+    return directory / f"{weights_file}.index.json"
+
+
+def _files(what: str, directory: Path, weights_file: str) -> Mapping[str, Path]:
     """The file of every tensor."""
-    index = directory / WEIGHTS_INDEX
+    index = _index(directory, weights_file)
     try:
         if index.is_file():
             weight_map = json.loads(index.read_text())["weight_map"]
             return {name: directory / file for name, file in weight_map.items()}
-        path = directory / WEIGHTS_FILE
+        path = directory / weights_file
         if path.is_file():
             with safe_open(path, framework="pt") as file:
                 return dict.fromkeys(file.keys(), path)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise InvalidConfig(f"{what}: its safetensors cannot be read: {error}") from None
-    if (directory / PICKLE_FILE).is_file():
-        raise InvalidConfig(
-            f"{what}: its weights are a pickle, {PICKLE_FILE}, which could run code when it is "
-            f"read; expected {WEIGHTS_FILE} (save the same tensors with safetensors)"
-        )
-    raise InvalidConfig(f"{what}: the directory {str(directory)!r} has no {WEIGHTS_FILE}")
+    raise InvalidConfig(f"{what}: the directory {str(directory)!r} has no {weights_file}")

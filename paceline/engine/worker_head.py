@@ -1,4 +1,4 @@
-"""The EAGLE-3 head of a draft worker, from its directory to something that runs.
+"""The EAGLE head of a draft worker, from its directory to something that runs.
 
 Needs the checkpoint directory of the target beside it, of which it reads the config, the tokenizer
 and, where the head has none of its own, the embeddings.
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.engine.default_model import DEFAULT_MODEL
-from paceline.engine.eagle_checkpoint import Target, check_fits, read_head_weights
+from paceline.engine.eagle_checkpoint import check_fits, read_head_weights
 from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead
+from paceline.engine.head_tensors import Target
 from paceline.engine.loading import DTYPES, load_tokenizer, read_config
 from paceline.engine.model_directory import resolve_model
 from paceline.engine.tokenizer_files import TokenizerFile, tokenizer_digest, vocabulary_size
@@ -29,6 +30,8 @@ class HeadSettings(ModelSettings, Protocol):
 
     @property
     def head(self) -> str: ...
+    @property
+    def allow_pickle(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def build_worker_head(settings: HeadSettings, dtype: str) -> WorkerHead:
         has_tied_embeddings=bool(model_config.tie_word_embeddings),
     )
     check_fits(settings.head, config, target)
-    weights = read_head_weights(settings.head, config, target)
+    weights = read_head_weights(settings.head, config, target, settings.allow_pickle)
     _, tokenizer_files = load_tokenizer(model, directory, {})
     vocab_size = min(vocabulary_size(tokenizer_files), target.vocab_size)
     runnable = EagleHead(config, weights, vocab_size, DTYPES[dtype])

@@ -68,7 +68,7 @@ def build_worker_model(
 ) -> WorkerModel:
     """Load the model that the settings name; raises `InvalidConfig`.
 
-    Keeps the hidden states of `feature_layers`, or of those that the EAGLE-3 head in the directory
+    Keeps the hidden states of `feature_layers`, or of those that the EAGLE head in the directory
     `head` is fed with.
     """
     if not settings.model.startswith("table:"):

@@ -19,8 +19,9 @@ from draft_service.training.features import open_features
 from draft_service.training.pipeline import run
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.text import read_text
-from paceline.engine.eagle_checkpoint import Target, read_head_weights
+from paceline.engine.eagle_checkpoint import read_head_weights
 from paceline.engine.eagle_config import read_head_config
+from paceline.engine.head_tensors import Target
 from paceline.engine.loading import load_model
 from paceline.engine.table_model import VOCAB_SIZE
 from paceline.errors import InvalidConfig

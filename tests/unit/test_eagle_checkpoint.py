@@ -10,6 +10,7 @@ from eagle_loading import (
     DRAFT_VOCAB_SIZE,
     LAYOUTS,
     Change,
+    edit,
     edit_weights,
     load,
     new_head,
@@ -19,7 +20,7 @@ from eagle_loading import (
 from safetensors.torch import load_file, save_file
 from tiny_models import NUM_LAYERS, save_checkpoint, tiny_config
 
-from paceline.engine.eagle_checkpoint import Target
+from paceline.engine.head_tensors import Target
 from paceline.engine.table_model import VOCAB_SIZE
 
 
@@ -113,14 +114,34 @@ def test_a_tensor_without_use_is_named(tmp_path: Path, target: Target) -> None:
     )
 
 
-def test_a_head_of_eagle_1_or_2_is_known_for_what_it_is(tmp_path: Path, target: Target) -> None:
+def test_tensors_of_another_version_than_the_configs_are_known_for_what_they_are(
+    tmp_path: Path, target: Target
+) -> None:
     files = new_head(VOCAB_SIZE)
     files.tensors = {
         name.replace("midlayer.", "layers.0."): tensor
         for name, tensor in files.tensors.items()
         if "hidden_norm" not in name and "input_layernorm" not in name
     }
-    assert "EAGLE-1 and EAGLE-2" in refusal(files.write(tmp_path), target)
+    directory = files.write(tmp_path)
+    assert "EAGLE-1 and EAGLE-2, but its config.json is that of EAGLE-3" in (
+        refusal(directory, target)
+    )
+    own_keys = ("draft_vocab_size", "target_hidden_size")
+    directory = new_head().write(tmp_path)
+    edit(directory, lambda config: [config.pop(key) for key in own_keys])
+    assert "as in heads of EAGLE-3, but its config.json has no draft_vocab_size" in (
+        refusal(directory, target)
+    )
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_tensor_that_holds_something_else_than_numbers_is_named(
+    tmp_path: Path, target: Target, value: float
+) -> None:
+    directory = new_head().write(tmp_path)
+    edit_weights(directory, lambda tensors: tensors["fc.weight"][3, 5].fill_(value))
+    assert "the tensor 'fc.weight' holds NaN or infinity" in refusal(directory, target)
 
 
 def test_pickles_are_refused_and_what_cannot_be_read_is_named(

@@ -7,8 +7,8 @@ import pytest
 from eagle_heads import HIDDEN
 from eagle_loading import LAYOUTS, edit, new_head, new_target, refusal
 
-from paceline.engine.eagle_checkpoint import Target
 from paceline.engine.eagle_config import read_head_config
+from paceline.engine.head_tensors import Target
 from paceline.engine.table_model import VOCAB_SIZE
 
 
@@ -36,11 +36,12 @@ def test_what_a_config_leaves_out_is_as_in_the_papers_code(tmp_path: Path) -> No
     directory = new_head().write(tmp_path)
     left_out = ("head_dim", "num_key_value_heads", "draft_vocab_size", "target_hidden_size")
     edit(directory, lambda config: [config.pop(key) for key in left_out])
+    edit(directory, lambda config: config.update(architectures=["LlamaForCausalLMEagle3"]))
     config = read_head_config(str(directory))
     assert (config.head_dim, config.num_kv_heads) == (HIDDEN // 4, 4)
     assert (config.draft_vocab_size, config.target_hidden_size) == (VOCAB_SIZE, HIDDEN)
     assert config.rope["rope_theta"] == 10000.0
-    assert not config.has_attention_bias
+    assert (config.attention_biases, config.has_fc_bias) == ("", False)
     assert not config.norm_before_residual
 
 

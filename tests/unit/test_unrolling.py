@@ -11,9 +11,10 @@ from draft_service.training.batches import Batch
 from draft_service.training.distillation_loss import distillation_loss, learnt_rows
 from draft_service.training.eagle import EagleTrainee
 from draft_service.training.unrolling import true_tokens, unrolled
-from paceline.engine.eagle_checkpoint import Target, read_head_weights
+from paceline.engine.eagle_checkpoint import read_head_weights
 from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead, HeadKV, HeadRows
+from paceline.engine.head_tensors import Target
 
 VOCAB = 40
 NUM_STEPS = 4

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
-from eagle_heads import random_head
+import torch
+from eagle_heads import HIDDEN, WEIGHTS, random_head
 from tiny_models import NUM_LAYERS, save_checkpoint, tiny_config
 
 from draft_service.config import DraftSettings
 from draft_service.drafters.registry import make_drafter
 from paceline.config import Settings, read_settings
+from paceline.engine.table_model import VOCAB_SIZE
 from paceline.engine.worker_model import build_worker_model
 from paceline.errors import InvalidConfig
 from target_service.config import TargetSettings
@@ -51,3 +53,17 @@ def test_the_table_model_has_no_hidden_states_for_a_head(tmp_path: Path) -> None
         build_worker_model(TargetSettings(model="table:7", head=head), head=head)
     with pytest.raises(InvalidConfig, match="model 'table:7'"):
         make_drafter(DraftSettings(drafter="eagle", model="table:7", head=head))
+
+
+def test_a_pickled_head_drafts_only_where_the_settings_allow_it(tmp_path: Path) -> None:
+    model = str(save_checkpoint(tmp_path / "target"))
+    files = random_head(VOCAB_SIZE, eagle_aux_hidden_state_layer_ids=[0])
+    files.tensors["fc.weight"] = files.tensors["fc.weight"][:, :HIDDEN].clone()
+    head = files.write(tmp_path / "head")
+    (head / WEIGHTS).unlink()
+    torch.save(files.tensors, head / "pytorch_model.bin")
+    settings = DraftSettings(drafter="eagle", model=model, head=str(head))
+    with pytest.raises(InvalidConfig, match="--allow-pickle true"):
+        make_drafter(settings)
+    _, info = make_drafter(settings.model_copy(update={"allow_pickle": True}))
+    assert info.feature_layers == (0,)

@@ -1,0 +1,77 @@
+"""The tokens that a drafter can propose: all of the target's, or those that are frequent enough.
+
+Fewer tokens make a drafter's output matrix small, the largest part of its cost; the others are
+never proposed (FR-Spec, arXiv 2502.14856, and EAGLE-3, arXiv 2503.01840). Checkpoints name them in
+two ways: `d2t` holds distances, `token_map` the tokens themselves.
+"""
+
+import torch
+from torch import Tensor
+
+from paceline.engine.head_tensors import INTEGERS, HeadTensors
+from paceline.engine.model import Logits
+
+
+class DraftVocabulary:
+    """Spreads logits of draft tokens over the target's tokens."""
+
+    def __init__(self, target_ids: Tensor, vocab_size: int) -> None:
+        """`target_ids`: the target's token of each draft token, `[draft_vocab_size]`.
+
+        `vocab_size`: tokens of the target, without rows that pad its matrices.
+        """
+        is_known = target_ids < vocab_size
+        self._draft_ids = is_known.nonzero()[:, 0]
+        self._target_ids = target_ids[is_known]
+        self.vocab_size = vocab_size
+
+    def spread(self, drafted: Tensor) -> Logits:
+        """`[N, draft_vocab_size]` as float32 `[N, vocab_size]`; minus infinity for other tokens."""
+        logits = torch.full((len(drafted), self.vocab_size), -torch.inf)
+        logits[:, self._target_ids] = drafted.float()[:, self._draft_ids]
+        rows: Logits = logits.numpy()
+        return rows
+
+
+def read_distances(tensors: HeadTensors, draft_vocab_size: int, vocab_size: int) -> Tensor:
+    """The target's token of each draft token by `d2t`: draft token i is the target's i + d2t[i].
+
+    Raises:
+        InvalidConfig: `d2t` leads to tokens that make no sense, or to others than `t2d` marks.
+    """
+    target_ids = torch.arange(draft_vocab_size)
+    if "d2t" in tensors.names:
+        target_ids += tensors.read("d2t", (draft_vocab_size,), INTEGERS)
+    expected = "distances, draft id + d2t[draft id]"
+    _check(tensors, "d2t", target_ids, vocab_size, expected)
+    if "t2d" in tensors.names:
+        mask = tensors.read("t2d", (vocab_size,), (torch.bool,))
+        if not torch.equal(mask.nonzero()[:, 0], target_ids.sort().values):
+            raise tensors.refused(
+                "the tensor 't2d' marks other tokens than those that 'd2t' leads to"
+            )
+    return target_ids
+
+
+def read_token_map(tensors: HeadTensors, draft_vocab_size: int, vocab_size: int) -> Tensor:
+    """The target's token of each draft token by `token_map`; raises `InvalidConfig`."""
+    if "token_map" not in tensors.names:
+        return torch.arange(draft_vocab_size)
+    target_ids = tensors.read("token_map", (draft_vocab_size,), INTEGERS).long()
+    _check(tensors, "token_map", target_ids, vocab_size, "token ids")
+    return target_ids
+
+
+def _check(
+    tensors: HeadTensors, name: str, target_ids: Tensor, vocab_size: int, expected: str
+) -> None:
+    lowest, highest = int(target_ids.min()), int(target_ids.max())
+    if lowest < 0 or highest >= vocab_size:
+        raise tensors.refused(
+            f"the tensor {name!r} leads to the token ids {lowest} to {highest}; expected 0 to "
+            f"{vocab_size - 1} from {expected}"
+        )
+    if len(target_ids.unique()) < len(target_ids):
+        raise tensors.refused(
+            f"the tensor {name!r} leads from two draft ids to one token id; expected {expected}"
+        )

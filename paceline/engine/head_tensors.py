@@ -1,0 +1,149 @@
+"""The tensors of a head, checked one by one, and those that it borrows from its target.
+
+A head may leave out what its target has, the embeddings and the output matrix. These, and nothing
+else, are then read from the target's checkpoint. Knows no method's names.
+
+Invariant: a tensor comes in the shape and type that was asked for and holds only numbers, or the
+checkpoint is refused by the tensor's name.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.engine.pickled_tensors import PickledTensors
+from paceline.engine.safetensors_directory import WEIGHTS_FILE, TensorFiles
+from paceline.errors import InvalidConfig
+
+EMBEDDING = "embed_tokens.weight"
+OUTPUT = "lm_head.weight"
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+INTEGERS = (torch.int64, torch.int32)
+_TARGET_EMBEDDING = "model.embed_tokens.weight"
+_FILES = (
+    (WEIGHTS_FILE, "pytorch_model.bin"),
+    ("medusa_lm_head.safetensors", "medusa_lm_head.pt"),
+)
+"""What the weights of heads are called where they are published: safetensors, then pickles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model that a head was made for."""
+
+    name: str
+    directory: Path
+    hidden_size: int
+    vocab_size: int
+    """Rows of its embedding."""
+    num_layers: int
+    has_tied_embeddings: bool
+
+    def check_fits(self, head: str, sizes: Sequence[tuple[str, int, str]]) -> None:
+        """Raise `InvalidConfig` for a head of another shape.
+
+        `sizes`: key of the head's config, its value, and the target's name of the same.
+        """
+        for key, found, what in sizes:
+            expected = self.hidden_size if what == "hidden_size" else self.vocab_size
+            if found != expected:
+                raise InvalidConfig(
+                    f"head {head!r}: its {key} is {found}; expected {expected}, the {what} of the "
+                    f"model {self.name!r}"
+                )
+
+
+class _Tensors(Protocol):
+    @property
+    def names(self) -> set[str]: ...
+    def read(self, name: str) -> Tensor: ...
+
+
+class HeadTensors:
+    """The tensors in the directory `head`, and those of its target."""
+
+    def __init__(self, head: str, target: Target, allow_pickle: bool = False) -> None:
+        """Raises `InvalidConfig` when there are none, or only pickles and these are not allowed."""
+        self._head = head
+        self._target = target
+        self._tensors = _open(head, Path(head).expanduser(), allow_pickle)
+        self.names = self._tensors.names
+
+    def check_names(self, kind: str, needed: Collection[str], optional: Collection[str]) -> None:
+        """Refuse a head that lacks a tensor or has one without use; `kind` is what heads it is."""
+        missing = sorted(set(needed) - self.names)
+        if missing:
+            raise self.refused(f"lacks {len(missing)} tensors, the first {missing[0]!r}")
+        unexpected = sorted(self.names - set(needed) - set(optional))
+        if unexpected:
+            raise self.refused(
+                f"has {len(unexpected)} tensors that {kind} has no use for, the first "
+                f"{unexpected[0]!r}"
+            )
+
+    def read(
+        self, name: str, shape: tuple[int, ...], types: tuple[torch.dtype, ...] = FLOATS
+    ) -> Tensor:
+        """A tensor of the head, as it was saved."""
+        tensor = self._tensors.read(name)
+        if tuple(tensor.shape) != shape:
+            raise self.refused(
+                f"the tensor {name!r} has the shape {list(tensor.shape)}; expected {list(shape)} "
+                "by its config.json and its target"
+            )
+        if tensor.dtype not in types:
+            raise self.refused(
+                f"the tensor {name!r} is of type {tensor.dtype}; expected one of "
+                f"{', '.join(map(str, types))}"
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise self.refused(f"the tensor {name!r} holds NaN or infinity; expected numbers")
+        return tensor
+
+    def read_or_borrow(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """`EMBEDDING` or `OUTPUT`: the head's, or the target's in its place."""
+        return self.read(name, shape) if name in self.names else self.borrow(name, shape)
+
+    def borrow(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The target's `EMBEDDING` or `OUTPUT`."""
+        target = self._target
+        own = TensorFiles(f"model {target.name!r}", target.directory)
+        is_embedding = name == EMBEDDING or target.has_tied_embeddings
+        source = _TARGET_EMBEDDING if is_embedding else OUTPUT
+        if source not in own.names:
+            raise self.refused(
+                f"has no tensor {name!r}, and the model {target.name!r} has no {source!r} in its "
+                "place"
+            )
+        tensor = own.read(source)
+        if tuple(tensor.shape) != shape:
+            raise self.refused(
+                f"has no tensor {name!r}; {source!r} of the model {target.name!r} has the shape "
+                f"{list(tensor.shape)}, expected {list(shape)}"
+            )
+        return tensor
+
+    def refused(self, what: str) -> InvalidConfig:
+        """The error that says `what` is wrong with the head."""
+        return InvalidConfig(f"head {self._head!r}: {what}")
+
+
+def _open(head: str, directory: Path, allow_pickle: bool) -> _Tensors:
+    what = f"head {head!r}"
+    for weights_file, pickle_file in _FILES:
+        if TensorFiles.are_in(directory, weights_file):
+            return TensorFiles(what, directory, weights_file)
+        if not (directory / pickle_file).is_file():
+            continue
+        if not allow_pickle:
+            raise InvalidConfig(
+                f"{what}: its weights are a pickle, {pickle_file}, which could run code when it is "
+                f"read; expected {weights_file}, or --allow-pickle true for a head of a source "
+                "that you trust"
+            )
+        return PickledTensors(what, directory / pickle_file)
+    return TensorFiles(what, directory)

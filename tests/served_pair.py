@@ -1,0 +1,78 @@
+"""A target of transformers and a draft with a head for it, as servers of real gRPC."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from table_requests import request
+from worker_servers import Answer, Cluster, WorkerServer, answer
+
+from draft_service.config import DraftSettings
+from draft_service.drafters.registry import make_drafter
+from draft_service.proposer import Proposer
+from draft_service.servicer import DraftServicer
+from paceline.engine.device_worker import DeviceWorker
+from paceline.engine.grammar import Grammars
+from paceline.engine.transformer import TransformerModel
+from paceline.engine.worker_model import build_worker_model
+from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
+from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
+from target_service.__main__ import _info
+from target_service.config import TargetSettings
+from target_service.servicer import TargetServicer
+from target_service.verifier import Verifier, VerifierLimits
+
+FEATURE_WINDOW = 16
+NUMBER = 4
+
+
+class Pair:
+    """A target and what drafts for it, on the disk."""
+
+    def __init__(self, model: Path, head: Path, drafter: str = "eagle") -> None:
+        self.model, self.head, self.drafter = str(model), str(head), drafter
+
+    def target(
+        self, changed: Callable[[TransformerModel], None] = lambda model: None
+    ) -> WorkerServer:
+        settings = TargetSettings(model=self.model, head=self.head, kv_cache_tokens=8192)
+
+        def build() -> Any:
+            loaded = build_worker_model(settings, None, (), settings.head)
+            assert isinstance(loaded.model, TransformerModel)
+            changed(loaded.model)
+            limits = VerifierLimits(feature_window=FEATURE_WINDOW)
+            grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.model.vocab_size)
+            verifier = Verifier(loaded.model, limits, grammars)
+
+            def add_to(worker: DeviceWorker[Any, Any]) -> Any:
+                info = _info(loaded, verifier, settings)
+                servicer = TargetServicer(worker, info, loaded.tokenizer_files)
+                return partial(add_TargetServiceServicer_to_server, servicer)
+
+            return verifier, add_to
+
+        return WorkerServer(build)
+
+    def draft(self) -> WorkerServer:
+        settings = DraftSettings(drafter=self.drafter, model=self.model, head=self.head)
+
+        def build() -> Any:
+            drafter, info = make_drafter(settings)
+            proposer = Proposer(drafter, 16, info.feature_size)
+
+            def add_to(worker: DeviceWorker[Any, Any]) -> Any:
+                return partial(add_DraftServiceServicer_to_server, DraftServicer(worker, info))
+
+            return proposer, add_to
+
+        return WorkerServer(build)
+
+    async def both(self, running: Cluster, **settings: Any) -> tuple[Answer, Answer]:
+        """The same answer with the draft and without speculation."""
+        drafted = await answer(running.generator, request(self.drafter, NUMBER, **settings))
+        plain = await answer(running.generator, request("off", **settings))
+        assert drafted.token_ids == plain.token_ids
+        assert drafted.text == plain.text
+        return drafted, plain
