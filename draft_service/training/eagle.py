@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from draft_service.training.token_residual import PublishedResidual, Residual
 from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.eagle_head import rotary_embedding, rotated
 
@@ -23,14 +24,21 @@ all turned to their positions: what each query gathers, `[num_rows, num_heads * 
 class EagleTrainee:
     """The head's weights and what it computes."""
 
-    def __init__(self, config: HeadConfig, weights: dict[str, Tensor], embedding: Tensor) -> None:
+    def __init__(
+        self,
+        config: HeadConfig,
+        weights: dict[str, Tensor],
+        embedding: Tensor,
+        residual: Residual | None = None,
+    ) -> None:
         """`weights` by the names of a checkpoint, those of the layer without their prefix.
 
-        `embedding`: the target's, which is not trained.
+        `embedding`: the target's, which is not trained. `residual`: None for EAGLE-3's.
         """
         self.config = config
         self.weights = weights
         self._embedding = embedding
+        self._residual = residual or PublishedResidual(config.norm_before_residual)
         self._rotary = rotary_embedding(config).to(embedding.device)
 
     def fed(self, features: Tensor) -> Tensor:
@@ -40,16 +48,16 @@ class EagleTrainee:
     def layer(self, states: Tensor, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """The layer's output before the last norm, `[num_rows, hidden_size]`."""
         config = self.config
-        embedded = self._norm(F.embedding(token_ids, self._embedding), "input_layernorm")
+        embedded = F.embedding(token_ids, self._embedding)
         normed = self._norm(states, "hidden_norm")
-        both = torch.cat((embedded, normed), dim=-1)
+        both = torch.cat((self._norm(embedded, "input_layernorm"), normed), dim=-1)
         query, key, value = (
             self._linear(both, f"self_attn.{name}_proj").view(len(both), -1, config.head_dim)
             for name in "qkv"
         )
         cos, sin = self._rotary(both, positions[None])
         attended = attend(rotated(query, cos, sin), rotated(key, cos, sin), value)
-        residual = normed if config.norm_before_residual else states
+        residual = self._residual(token_ids, embedded, states, normed)
         states = residual + self._linear(attended, "self_attn.o_proj")
         normed = self._norm(states, "post_attention_layernorm")
         gated = F.silu(self._linear(normed, "mlp.gate_proj")) * self._linear(normed, "mlp.up_proj")
@@ -88,7 +96,4 @@ def initial_weights(module: PreTrainedModel, num_features: int) -> dict[str, Ten
         *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
     ):
         weights[f"{name}.weight"] = layer[f"{name}.weight"]
-    return {
-        name: tensor.detach().clone().to(module.device).requires_grad_()
-        for name, tensor in weights.items()
-    }
+    return {name: tensor.detach().clone().to(module.device) for name, tensor in weights.items()}

@@ -16,12 +16,18 @@ from draft_service.training.batches import Batch, shared_beginning
 from draft_service.training.distillation_loss import distillation_loss, learnt_rows
 from draft_service.training.draft_vocabulary import most_frequent
 from draft_service.training.eagle import EagleTrainee, initial_weights
-from draft_service.training.eagle_export import LAYER_PREFIX, Verifier, save_eagle_head
+from draft_service.training.eagle_export import (
+    LAYER_PREFIX,
+    Verifier,
+    save_published,
+    save_with_token_residual,
+)
 from draft_service.training.evaluation import Evaluation
 from draft_service.training.features import FeatureFiles
 from draft_service.training.progress import Progress
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.text import TrainingText
+from draft_service.training.token_residual import TokenResidual, table_of, with_token_residual
 from draft_service.training.trainer import Plan, planned_steps, train
 from draft_service.training.unrolling import true_tokens, unrolled
 from paceline.engine.eagle_config import HeadConfig
@@ -50,10 +56,19 @@ def train_eagle(
     target_ids = target_ids.to(loaded.module.device)
     output_matrix = loaded.module.get_output_embeddings().weight.detach()
     draft_matrix = output_matrix[target_ids]
-    config = eagle_config(loaded.module, layer_ids, len(target_ids))
+    has_token_residual = settings.shape == "token-residual"
+    config = eagle_config(loaded.module, layer_ids, len(target_ids), has_token_residual)
     weights = initial_weights(loaded.module, len(layer_ids))
     embedding = input_embedding(loaded.module)
-    head = EagleTrainee(config, weights, embedding)
+    residual = None
+    if has_token_residual:
+        progress.say("Computing the target's states for single tokens")
+        table_ids, table = table_of(loaded.module, features)
+        weights = with_token_residual(weights, weights["norm.weight"])
+        residual = TokenResidual(weights, table_ids, table, vocab_size)
+    for weight in weights.values():
+        weight.requires_grad_()
+    head = EagleTrainee(config, weights, embedding, residual)
     num_shared = shared_beginning(features)
     evaluation = Evaluation(features, text, held_out, output_matrix, target_ids, num_shared)
     steps = planned_steps(
@@ -80,7 +95,12 @@ def train_eagle(
         progress,
     )
     verifier = Verifier(loaded.name, tuple(loaded.module.config.architectures or ()))
-    return save_eagle_head(output / "head", config, weights, draft_matrix, target_ids, verifier)
+    head_directory = output / "head"
+    if residual is None:
+        return save_published(head_directory, config, weights, draft_matrix, target_ids, verifier)
+    return save_with_token_residual(
+        head_directory, config, weights, residual.table_ids, residual.folded(embedding), target_ids
+    )
 
 
 def unrolled_loss(
@@ -114,7 +134,10 @@ def input_embedding(module: PreTrainedModel) -> Tensor:
 
 
 def eagle_config(
-    module: PreTrainedModel, layer_ids: tuple[int, ...], draft_vocab_size: int
+    module: PreTrainedModel,
+    layer_ids: tuple[int, ...],
+    draft_vocab_size: int,
+    has_token_residual: bool,
 ) -> HeadConfig:
     """A head with a layer like the target's."""
     config = module.config.get_text_config()
@@ -132,6 +155,7 @@ def eagle_config(
         attention_biases="",
         has_fc_bias=False,
         norm_before_residual=False,
+        has_token_residual=has_token_residual,
         vocab_size=config.vocab_size,
         draft_vocab_size=draft_vocab_size,
         layer_ids=layer_ids,

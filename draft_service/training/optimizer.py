@@ -15,7 +15,7 @@ WARM_UP_STEPS = 30
 LAST_SHARE = 0.05
 """Of the highest learning rate, in the last step."""
 MAX_GRADIENT_NORM = 1.0
-_WEIGHT_DECAY = 0.01
+WEIGHT_DECAY = 0.01
 
 
 class Optimizer:
@@ -25,10 +25,8 @@ class Optimizer:
         self._weights = list(weights)
         matrices = [weight for weight in self._weights if weight.ndim == 2]
         others = [weight for weight in self._weights if weight.ndim != 2]
-        muon = torch.optim.Muon(
-            matrices, weight_decay=_WEIGHT_DECAY, ns_steps=4, adjust_lr_fn="match_rms_adamw"
-        )
-        adamw = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=_WEIGHT_DECAY)
+        muon = torch.optim.Muon(matrices, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
+        adamw = torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0)
         self._parts: tuple[torch.optim.Optimizer, ...] = (muon, adamw)
         self._learning_rate = learning_rate
         self._num_steps = num_steps

@@ -1,7 +1,8 @@
 """The tensors of an EAGLE head, checked one by one.
 
 A head may leave out what its target has: the embeddings, and the output matrix where both have the
-same tokens; heads of EAGLE-1 and EAGLE-2 have no output matrix of their own.
+same tokens; heads of EAGLE-1 and EAGLE-2 have no output matrix of their own, and those with a token
+residual may take the target's rows of their tokens.
 
 Invariant: every tensor that the head needs is there in its right shape, and no other tensor is, or
 the checkpoint is refused by the tensor's name.
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from paceline.engine import token_residual
 from paceline.engine.draft_vocabulary import read_distances
 from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT, HeadTensors, Target
+from paceline.engine.token_residual import read_token_residual
 from paceline.errors import InvalidConfig
 
 
@@ -60,10 +63,16 @@ def read_head_weights(
     tensors = {name: files.read(name, shape) for name, shape in shapes.items()}
     for name, shape in layer_shapes.items():
         tensors[name] = files.read(config.layer_prefix + name, shape)
-    tensors[EMBEDDING] = files.read_or_borrow(EMBEDDING, (config.vocab_size, config.hidden_size))
-    output_shape = (config.draft_vocab_size, config.hidden_size)
-    tensors[OUTPUT] = files.read_or_borrow(OUTPUT, output_shape)
+    whole_shape = (config.vocab_size, config.hidden_size)
+    tensors[EMBEDDING] = files.read_or_borrow(EMBEDDING, whole_shape)
     target_ids = read_distances(files, config.draft_vocab_size, config.vocab_size)
+    if config.has_token_residual:
+        tensors |= read_token_residual(files, tensors[EMBEDDING])
+    if config.has_token_residual and OUTPUT not in files.names:
+        tensors[OUTPUT] = files.borrow(OUTPUT, whole_shape)[target_ids]
+    else:
+        output_shape = (config.draft_vocab_size, config.hidden_size)
+        tensors[OUTPUT] = files.read_or_borrow(OUTPUT, output_shape)
     return HeadWeights(tensors, target_ids)
 
 
@@ -123,5 +132,7 @@ def _check_names(
             "such a head has"
         )
     if config.draft_vocab_size < config.vocab_size:
-        needed |= {"d2t", OUTPUT}
+        needed |= {"d2t"} if config.has_token_residual else {"d2t", OUTPUT}
+    if config.has_token_residual:
+        needed |= token_residual.NAMES
     files.check_names("an EAGLE-3 head", needed, {EMBEDDING, OUTPUT, "d2t", "t2d"})

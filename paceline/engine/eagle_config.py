@@ -37,6 +37,8 @@ _HEAD_READ = frozenset(
     {"draft_vocab_size", "target_hidden_size", "norm_before_residual"}
     | {"eagle_aux_hidden_state_layer_ids"}
 )
+_OWN_READ = frozenset({"token_residual"})
+"""Of heads that `paceline train-drafter` makes."""
 _EAGLE_1_READ = frozenset({"bias", "qkv_bias"})
 
 
@@ -60,6 +62,8 @@ class HeadConfig:
     has_fc_bias: bool | None
     """None: the checkpoint shows."""
     norm_before_residual: bool
+    has_token_residual: bool
+    """Its residual stream begins with the token (`token_residual.py`)."""
     vocab_size: int
     """Rows of the embedding: the target's."""
     draft_vocab_size: int
@@ -116,7 +120,9 @@ def _speculators(head: str, table: Mapping[str, Any]) -> HeadConfig:
 def _eagle_3(head: str, table: Mapping[str, Any]) -> HeadConfig:
     reader = ConfigReader(head, table)
     reader.check_fixed(_LAYER_FIXED)
-    reader.check_known(_LAYER_READ | _HEAD_READ | _LAYER_FIXED.keys() | {"eagle_config"})
+    reader.check_known(
+        _LAYER_READ | _HEAD_READ | _OWN_READ | _LAYER_FIXED.keys() | {"eagle_config"}
+    )
     layer_ids = _layer_ids(reader)
     if table.get("eagle_config") is not None:
         own = ConfigReader(head, table["eagle_config"], "eagle_config.")
@@ -155,6 +161,7 @@ def _made(
         attention_biases=_attention_biases(layer, is_eagle3),
         has_fc_bias=_has_fc_bias(head, is_eagle3),
         norm_before_residual=head.flag("norm_before_residual"),
+        has_token_residual=head.flag("token_residual"),
         vocab_size=vocab_size,
         draft_vocab_size=head.count("draft_vocab_size", vocab_size),
         layer_ids=layer_ids,

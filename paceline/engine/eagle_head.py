@@ -27,6 +27,7 @@ from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT
 from paceline.engine.model import Features, Logits
 from paceline.engine.support import ROPE_TYPES
+from paceline.engine.token_residual import STATE_PROJECTION, TABLE
 from paceline.errors import InvalidConfig
 
 _FIRST_ROOM = 256
@@ -103,8 +104,11 @@ class EagleHead:
         self._config = config
         self._dtype = dtype
         self._embedding = weights.tensors[EMBEDDING]  # as it was saved: few rows of it are used
+        self._token_residual = weights.tensors.get(TABLE, torch.empty(0))
         self._weights = {
-            name: tensor.to(dtype) for name, tensor in weights.tensors.items() if name != EMBEDDING
+            name: tensor.to(dtype)
+            for name, tensor in weights.tensors.items()
+            if name not in (EMBEDDING, TABLE)
         }
         self.vocab_size = vocab_size
         self._vocabulary = DraftVocabulary(weights.target_ids, vocab_size)
@@ -113,7 +117,8 @@ class EagleHead:
     @property
     def num_parameters(self) -> int:
         """All that it computes with, what it shares with the target included."""
-        return self._embedding.numel() + sum(tensor.numel() for tensor in self._weights.values())
+        tables = self._embedding.numel() + self._token_residual.numel()
+        return tables + sum(tensor.numel() for tensor in self._weights.values())
 
     @property
     def feature_size(self) -> int:
@@ -140,7 +145,7 @@ class EagleHead:
         states = torch.cat([self._fed(rows) for rows in batch])
         token_ids = torch.tensor([id for rows in batch for id in rows.token_ids])
         embedded = F.embedding(token_ids, self._embedding).to(self._dtype)
-        residual, inputs = self._combined(states, embedded)
+        residual, inputs = self._combined(states, embedded, token_ids)
         states = residual + self._attention(inputs, batch)
         states = states + self._mlp(self._norm(states, "post_attention_layernorm"))
         ends = np.cumsum([len(rows.token_ids) for rows in batch])
@@ -157,13 +162,18 @@ class EagleHead:
         features = torch.from_numpy(rows.features.astype(np.float32)).to(self._dtype)
         return self._linear(features, "fc") if self._config.is_eagle3 else features
 
-    def _combined(self, states: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
+    def _combined(
+        self, states: Tensor, embedded: Tensor, token_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """What the layer adds to, and what its attention takes."""
         if not self._config.is_eagle3:
             fused = self._linear(torch.cat((embedded, states), dim=-1), "fc")
             return fused, fused
         normed = self._norm(states, "hidden_norm")
         both = torch.cat((self._norm(embedded, "input_layernorm"), normed), dim=-1)
+        if self._config.has_token_residual:
+            of_tokens = F.embedding(token_ids, self._token_residual).to(self._dtype)
+            return of_tokens + self._linear(normed, STATE_PROJECTION), both
         return (normed if self._config.norm_before_residual else states), both
 
     def _attention(self, states: Tensor, batch: Sequence[HeadRows]) -> Tensor:

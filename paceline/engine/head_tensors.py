@@ -104,6 +104,10 @@ class HeadTensors:
             raise self.refused(f"the tensor {name!r} holds NaN or infinity; expected numbers")
         return tensor
 
+    def length(self, name: str) -> int:
+        """Entries of a tensor whose length only the checkpoint says."""
+        return len(self._tensors.read(name).view(-1))
+
     def read_or_borrow(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """`EMBEDDING` or `OUTPUT`: the head's, or the target's in its place."""
         return self.read(name, shape) if name in self.names else self.borrow(name, shape)

@@ -66,8 +66,11 @@ def entries(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "progress.jsonl").read_text().splitlines()]
 
 
-def test_what_is_trained_is_a_head_that_loads(target: Path, text: Path, tmp_path: Path) -> None:
-    head = run(settings_for(tmp_path, target, text))
+@pytest.mark.parametrize("shape", ["token-residual", "published"])
+def test_what_is_trained_is_a_head_that_loads(
+    target: Path, text: Path, tmp_path: Path, shape: str
+) -> None:
+    head = run(settings_for(tmp_path, target, text, shape=shape))
     config = read_head_config(str(head))
     weights = read_head_weights(
         str(head), config, Target("tiny", target, 16, VOCAB_SIZE, 6, has_tied_embeddings=False)

@@ -1,20 +1,25 @@
 """The head of the trainer computes what the head that serves computes, step by step."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from eagle_heads import HIDDEN, HeadFiles, random_head
+from tiny_models import save_checkpoint, tiny_config
 from torch import Tensor
 
 from draft_service.training.batches import Batch
 from draft_service.training.distillation_loss import distillation_loss, learnt_rows
 from draft_service.training.eagle import EagleTrainee
+from draft_service.training.eagle_export import save_with_token_residual
+from draft_service.training.token_residual import TokenResidual, with_token_residual
 from draft_service.training.unrolling import true_tokens, unrolled
 from paceline.engine.eagle_checkpoint import read_head_weights
 from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead, HeadKV, HeadRows
 from paceline.engine.head_tensors import Target
+from paceline.engine.safetensors_directory import TensorFiles
 
 VOCAB = 40
 NUM_STEPS = 4
@@ -70,6 +75,46 @@ def test_every_step_of_every_row_is_what_the_serving_head_drafts_there(tmp_path:
                     torch.testing.assert_close(
                         found[step][row], torch.from_numpy(logits), rtol=1e-4, atol=1e-4
                     )
+
+
+def test_a_head_with_a_token_residual_is_served_as_it_was_trained(tmp_path: Path) -> None:
+    target_directory = save_checkpoint(tmp_path / "target", tiny_config(VOCAB))
+    target = Target("tiny", target_directory, HIDDEN, VOCAB, 6, has_tied_embeddings=False)
+    files = TensorFiles("target", target_directory)
+    embedding, output_matrix = files.read("model.embed_tokens.weight"), files.read("lm_head.weight")
+    published = both_heads(tmp_path / "published", random_head(VOCAB, seed=5))[0]
+    config = replace(published.config, has_token_residual=True, draft_vocab_size=30)
+    generator = torch.Generator().manual_seed(2)
+    weights = {
+        name: torch.randn(weight.shape, generator=generator) / 4
+        for name, weight in with_token_residual(
+            published.weights, published.weights["norm.weight"]
+        ).items()
+    }
+    table_ids, target_ids = torch.tensor([3, 7, 8, 30]), torch.arange(5, 35)
+    table = torch.randn(len(table_ids), HIDDEN, generator=generator)
+    residual = TokenResidual(weights, table_ids, table, VOCAB)
+    trainee = EagleTrainee(config, weights, embedding, residual)
+    head = str(
+        save_with_token_residual(
+            tmp_path / "head", config, weights, table_ids, residual.folded(embedding), target_ids
+        )
+    )
+    loaded = read_head_config(head)
+    server = EagleHead(loaded, read_head_weights(head, loaded, target), VOCAB)
+    batch = batch_of((9,))
+    batch.token_ids[:4] = table_ids
+    (outputs,) = unrolled(trainee, batch, 1, true_tokens(batch))
+    for row in range(9):
+        ids, features = batch.token_ids[: row + 1], batch.features[: row + 1].half()
+        rows = HeadRows(HeadKV(0), ids.tolist(), features.numpy(), wants_logits=True)
+        (logits,) = server.forward([rows])
+        assert logits is not None
+        found = torch.from_numpy(logits)
+        assert found.isneginf().sum() == VOCAB - len(target_ids)
+        expected = trainee.normed(outputs[row]) @ output_matrix[target_ids].T
+        # Eight bits a number.
+        torch.testing.assert_close(found[target_ids], expected, rtol=0.02, atol=2e-4)
 
 
 def test_the_loss_and_its_gradients_are_those_of_whole_logits() -> None:

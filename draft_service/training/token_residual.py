@@ -1,0 +1,139 @@
+"""What a head's residual stream begins with: the one place where the shapes of head differ.
+
+`PublishedResidual` is EAGLE-3's: the state that the layer is fed with. `TokenResidual` begins with
+what the target itself says behind the token alone, its last state for the two tokens [first token
+of every text, token], and a projection of the embedding. So an untrained head already is the
+target's bigram model and learns the rest: with little text, several times as fast
+(docs/drafters.md).
+"""
+
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from draft_service.training.atomic_files import write_whole
+from draft_service.training.draft_vocabulary import most_frequent
+from draft_service.training.features import FeatureFiles
+from paceline.engine.token_residual import EMBEDDING_PROJECTION, STATE_PROJECTION
+from paceline.errors import InvalidConfig
+
+STATE_WEIGHT = f"{STATE_PROJECTION}.weight"
+TABLE_PROJECTION = "token_residual.table_proj.weight"
+"""Trained; a checkpoint has the projected table instead."""
+TABLE_FILE = "bigrams.npy"
+MAX_TABLE_TOKENS = 16384
+_BATCH = 1024
+
+
+class Residual(Protocol):
+    """The residual of rows before attention and MLP add to it."""
+
+    def __call__(
+        self, token_ids: Tensor, embedded: Tensor, states: Tensor, normed: Tensor
+    ) -> Tensor:
+        """`[num_rows, hidden_size]`.
+
+        Args:
+            token_ids: `[num_rows]`, the token that each row embeds.
+            embedded: their embeddings, before any norm.
+            states: what the layer is fed with.
+            normed: the same behind `hidden_norm`.
+        """
+
+
+class PublishedResidual:
+    """EAGLE-3's: the state itself."""
+
+    def __init__(self, norm_before_residual: bool) -> None:
+        self._norm_before_residual = norm_before_residual
+
+    def __call__(
+        self, token_ids: Tensor, embedded: Tensor, states: Tensor, normed: Tensor
+    ) -> Tensor:
+        """As `Residual` says."""
+        return normed if self._norm_before_residual else states
+
+
+class TokenResidual:
+    """A table of the tokens' own states, and projections of embedding and state."""
+
+    def __init__(
+        self, weights: dict[str, Tensor], table_ids: Tensor, table: Tensor, vocab_size: int
+    ) -> None:
+        """`table` `[num_table_tokens, hidden_size]` of the tokens `table_ids`."""
+        self._weights = weights
+        self.table_ids = table_ids
+        self._table = table
+        # Tokens that have no row find the one of zeros behind all others.
+        self._padded = torch.cat((table, table.new_zeros(1, table.shape[1])))
+        self._rows = torch.full((vocab_size,), len(table), device=table.device)
+        self._rows[table_ids] = torch.arange(len(table), device=table.device)
+
+    def __call__(
+        self, token_ids: Tensor, embedded: Tensor, states: Tensor, normed: Tensor
+    ) -> Tensor:
+        """As `Residual` says."""
+        looked_up = F.embedding(self._rows[token_ids], self._padded)
+        return (
+            F.linear(looked_up, self._weights[TABLE_PROJECTION])
+            + F.linear(embedded, self._weights[EMBEDDING_PROJECTION])
+            + F.linear(normed, self._weights[STATE_WEIGHT])
+        )
+
+    @torch.no_grad()
+    def folded(self, embedding: Tensor) -> Tensor:
+        """`[num_table_tokens, hidden_size]`: table and embeddings projected, as a checkpoint has
+        it."""
+        return F.linear(self._table, self._weights[TABLE_PROJECTION]) + F.linear(
+            embedding[self.table_ids], self._weights[EMBEDDING_PROJECTION]
+        )
+
+
+def with_token_residual(weights: dict[str, Tensor], final_norm: Tensor) -> dict[str, Tensor]:
+    """Initial weights whose output is the table alone: what else is added begins at nothing."""
+    nothing = torch.zeros_like(weights["self_attn.o_proj.weight"])
+    square = torch.zeros(len(final_norm), len(final_norm), device=final_norm.device)
+    return weights | {
+        "self_attn.o_proj.weight": nothing,
+        "mlp.down_proj.weight": torch.zeros_like(weights["mlp.down_proj.weight"]),
+        # The table's states are behind the target's last norm, which the head applies again.
+        TABLE_PROJECTION: torch.diag(final_norm.reciprocal().nan_to_num(posinf=0, neginf=0)),
+        EMBEDDING_PROJECTION: square,
+        STATE_WEIGHT: square.clone(),
+    }
+
+
+def table_of(module: PreTrainedModel, features: FeatureFiles) -> tuple[Tensor, Tensor]:
+    """The most frequent tokens of the text and float32 `[num_table_tokens, hidden_size]`, the
+    target's states for them; kept beside the features once they are computed."""
+    vocab_size = module.config.get_text_config().vocab_size
+    token_ids = most_frequent(features.ids.astype("int64"), MAX_TABLE_TOKENS, vocab_size)
+    path = features.directory / TABLE_FILE
+    if not path.exists():
+        # What a text begins with, in a chat template or not.
+        first_token = int(np.bincount(features.ids[features.starts[:-1]]).argmax())
+        states = _bigram_states(module, first_token, token_ids)
+        write_whole(path, partial(np.save, arr=states.numpy()))
+    table = torch.from_numpy(np.load(path).astype(np.float32))
+    if len(table) != len(token_ids):
+        raise InvalidConfig(
+            f"{str(path)!r} has {len(table)} rows; expected {len(token_ids)}: remove it, it is "
+            "made again"
+        )
+    return token_ids.to(module.device), table.to(module.device)
+
+
+@torch.inference_mode()
+def _bigram_states(module: PreTrainedModel, first_token: int, token_ids: Tensor) -> Tensor:
+    """Float16, the last state behind the last norm for [first_token, token] of every token."""
+    states = []
+    for tokens in token_ids.split(_BATCH):
+        pairs = torch.stack((torch.full_like(tokens, first_token), tokens), dim=1)
+        output: Any = module.base_model(pairs.to(module.device), use_cache=False)
+        states.append(output.last_hidden_state[:, 1].half().cpu())
+    return torch.cat(states)
