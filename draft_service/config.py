@@ -10,19 +10,20 @@ from paceline.config import Count, Port, ServiceSettings
 class DraftSettings(ServiceSettings):
     """Paceline draft worker: proposes the next tokens cheaply."""
 
-    drafter: Literal["prompt-lookup", "draft-model", "eagle", "self"] = "prompt-lookup"
+    drafter: Literal["prompt-lookup", "draft-model", "eagle", "medusa", "self"] = "prompt-lookup"
     """How to propose. `prompt-lookup` copies what followed the last tokens earlier in the text and
     costs nothing; `draft-model` asks a smaller model with the same tokenizer; `eagle` asks a small
-    head that is fed with the target's hidden states; `self` asks the target's own model (for tests:
+    head that is fed with the target's hidden states; `medusa` asks several that say a token each;
+    `self` asks the target's own model (for tests:
     everything is accepted, nothing is gained)."""
 
     model: str = ""
-    """`draft-model`: Hugging Face id or directory of the draft model. `eagle` and `self`: the
-    target's model; empty for the bundled one. `prompt-lookup` has none."""
+    """`draft-model`: Hugging Face id or directory of the draft model. `eagle`, `medusa` and `self`:
+    the target's model; empty for the bundled one. `prompt-lookup` has none."""
 
     head: str = ""
-    """`eagle`: directory of an EAGLE head, as published or as vLLM's `speculators` writes it. The
-    target is started with the same, so that it keeps the hidden states."""
+    """`eagle` and `medusa`: directory of the head or heads, as published or as vLLM writes them.
+    The target is started with the same, so that it keeps the hidden states."""
 
     allow_pickle: bool = False
     """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
@@ -63,9 +64,10 @@ class DraftSettings(ServiceSettings):
                 f"--model (PACELINE_MODEL) is {self.model!r}, but the drafter prompt-lookup "
                 "should have none"
             )
-        if self.drafter == "eagle" and not self.head:
-            raise ValueError("--head (PACELINE_HEAD) is required by the drafter eagle")
-        if self.drafter != "eagle" and self.head:
+        runs_head = self.drafter in ("eagle", "medusa")
+        if runs_head and not self.head:
+            raise ValueError(f"--head (PACELINE_HEAD) is required by the drafter {self.drafter}")
+        if self.head and not runs_head:
             raise ValueError(
                 f"--head (PACELINE_HEAD) is {self.head!r}, but the drafter {self.drafter} "
                 "should have none"

@@ -33,7 +33,7 @@ class TargetSettings(ServiceSettings):
     layer i, the number of layers for that of the head. Each takes room like a part of the KV."""
 
     head: str = ""
-    """Directory of the EAGLE head that drafts run: keeps the hidden states that it is fed with,
+    """Directory of the head that drafts run: keeps the hidden states that it is fed with,
     in place of `feature_layers`."""
 
     max_batch_tokens: Count = 512

@@ -1,4 +1,4 @@
-"""A target whose next token is a function of its last, and EAGLE heads that must know it.
+"""A target whose next token is a function of its last, and heads that must know it.
 
 A head is right only where the features of a row are those of the very token before the one that
 is embedded in it: what it makes of the feature and what it makes of the embedding meet in a
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from eagle_heads import HeadFiles
+from medusa_heads import NUM_HEADS, MedusaFiles
 from tiny_models import save_checkpoint, tiny_config
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -122,6 +123,28 @@ def aligned_eagle1_head() -> HeadFiles:
     for name in "qkvo":
         head.tensors[f"layers.0.self_attn.{name}_proj.weight"] = torch.zeros(HIDDEN, HIDDEN)
     return head
+
+
+def aligned_medusa(layout: str) -> MedusaFiles:
+    """Medusa heads for this target: right from the state of the last token but one only.
+
+    In the authors' layout each output matrix knows the letter so many places on, and the blocks
+    change nothing; in vLLM's the blocks know it and all use the target's output matrix.
+    """
+    heads = MedusaFiles(VOCAB_SIZE, settings={"hidden_size": HIDDEN})
+    ahead = torch.eye(HIDDEN)
+    for head in range(NUM_HEADS):
+        ahead = _next_letters(FIRST_LETTER, HIDDEN) @ ahead
+        known = _next_letters(FIRST_LETTER, VOCAB_SIZE) @ ahead
+        weight = torch.zeros(HIDDEN, HIDDEN) if layout == "authors" else 2 * ahead
+        heads.tensors[f"{head}.0.linear.weight"] = weight
+        heads.tensors[f"{head}.0.linear.bias"] = torch.zeros(HIDDEN)
+        if layout == "authors":
+            heads.tensors[f"{head}.1.weight"] = 2 * known
+    if layout == "vllm":
+        heads.settings["original_lm_head"] = True
+        heads.token_map = torch.arange(NUM_LETTERS) + FIRST_LETTER
+    return heads
 
 
 def _next_letters(first_row: int, num_rows: int) -> Tensor:

@@ -5,6 +5,7 @@ torch is imported only for those that need it, so that a worker of prompt lookup
 
 import secrets
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from draft_service.config import DraftSettings
 from draft_service.drafters.draft_model import ModelDrafter
@@ -14,6 +15,9 @@ from paceline import __version__
 from paceline.engine.grammar import Grammars
 from paceline.engine.worker_model import build_worker_model, prepare_torch
 from paceline.rounds import WorkerInfo
+
+if TYPE_CHECKING:
+    from paceline.engine.worker_head import WorkerHead
 
 
 def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
@@ -33,6 +37,8 @@ def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
             return PromptLookupDrafter(), info
         case "eagle":
             return _eagle(settings, info)
+        case "medusa":
+            return _medusa(settings, info)
         case "draft-model" | "self":
             return _model(settings, info)
 
@@ -58,8 +64,28 @@ def _eagle(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerIn
     from paceline.engine.worker_head import build_worker_head
 
     loaded = build_worker_head(settings, dtype)
-    grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.head.vocab_size)
-    return EagleDrafter(loaded.head, grammars, loaded.kv_cache_tokens), replace(
+    drafter = EagleDrafter(loaded.head, _grammars(loaded), loaded.kv_cache_tokens)
+    return drafter, _fed_info(info, loaded)
+
+
+def _medusa(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
+    dtype = prepare_torch(settings)
+    from draft_service.drafters.medusa import MedusaDrafter
+    from paceline.engine.worker_head import build_medusa_head
+
+    loaded = build_medusa_head(settings, dtype)
+    most = min(settings.max_speculative_tokens, loaded.head.num_heads)
+    info = replace(info, max_speculative_tokens=most)
+    return MedusaDrafter(loaded.head, _grammars(loaded)), _fed_info(info, loaded)
+
+
+def _grammars(loaded: "WorkerHead[Any]") -> Grammars:
+    return Grammars.of_tokenizer(loaded.tokenizer_files, loaded.head.vocab_size)
+
+
+def _fed_info(info: WorkerInfo, loaded: "WorkerHead[Any]") -> WorkerInfo:
+    """What a worker says that is fed with the target's hidden states."""
+    return replace(
         info,
         model=loaded.name,
         tokenizer_digest=loaded.tokenizer_digest,

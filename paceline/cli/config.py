@@ -15,12 +15,13 @@ class ServeSettings(Settings):
     of the tests. Empty: the bundled SmolLM2-135M-Instruct, so that a first start needs no
     network."""
 
-    drafter: Literal["prompt-lookup", "draft-model", "eagle", "self", "none", "off"] = (
+    drafter: Literal["prompt-lookup", "draft-model", "eagle", "medusa", "self", "none", "off"] = (
         "prompt-lookup"
     )
     """How tokens are proposed. `prompt-lookup` costs nothing and needs no second model;
     `draft-model` asks the one given with `--draft-model`; `eagle` asks the head given with
-    `--head`, which is fed with the model's hidden states; `self` asks the target's model (for
+    `--head`, which is fed with the model's hidden states; `medusa` asks several such heads, which
+    say a token each; `self` asks the target's model (for
     tests: everything is accepted, nothing is gained); `none` or `off`: plain decoding."""
 
     draft_model: str = ""
@@ -28,8 +29,9 @@ class ServeSettings(Settings):
     be the target's."""
 
     head: str = ""
-    """Directory of an EAGLE head for the drafter `eagle`, made for the model: as published
-    (`EAGLE-…`, `EAGLE3-…`) or as vLLM's `speculators` writes it."""
+    """Directory of a head made for the model: for the drafter `eagle` as published (`EAGLE-…`,
+    `EAGLE3-…`) or as vLLM's `speculators` writes it, for `medusa` as published or as vLLM has
+    it."""
 
     allow_pickle: bool = False
     """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
@@ -85,14 +87,19 @@ class ServeSettings(Settings):
     def _drafter_has_what_it_runs(self) -> Self:
         if self.drafter == "draft-model" and not self.draft_model:
             raise ValueError("--draft-model is required: --drafter is draft-model")
-        if self.drafter == "eagle" and not self.head:
-            raise ValueError("--head is required: --drafter is eagle")
+        if self.runs_head and not self.head:
+            raise ValueError(f"--head is required: --drafter is {self.drafter}")
         return self
 
     @property
     def drafts(self) -> bool:
         """Whether there are draft processes at all."""
         return self.drafter not in ("none", "off")
+
+    @property
+    def runs_head(self) -> bool:
+        """Whether the draft processes run a head that the target feeds."""
+        return self.drafter in ("eagle", "medusa")
 
     def contradictions(self) -> list[str]:
         """Options that were given but cannot matter, as sentences for a warning."""
@@ -102,9 +109,10 @@ class ServeSettings(Settings):
                 f"--draft-model {self.draft_model} is not used: --drafter is {self.drafter}, "
                 "expected draft-model"
             )
-        if self.head and self.drafter != "eagle":
+        if self.head and not self.runs_head:
             found.append(
-                f"--head {self.head} is not used: --drafter is {self.drafter}, expected eagle"
+                f"--head {self.head} is not used: --drafter is {self.drafter}, expected eagle or "
+                "medusa"
             )
         if self.draft_replicas > 1 and not self.drafts:
             found.append(

@@ -164,7 +164,7 @@ class LocalService:
             "dtype": settings.dtype,
             "kv_cache_tokens": settings.kv_cache_tokens,
             "cache_dir": settings.cache_dir or None,
-            "head": settings.head if settings.drafter == "eagle" else None,
+            "head": settings.head if settings.runs_head else None,
             "port": int(address.rpartition(":")[2]),
             "max_speculative_tokens": max(
                 DEFAULT_MAX_SPECULATIVE_TOKENS, settings.num_speculative_tokens

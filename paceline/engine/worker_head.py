@@ -1,20 +1,24 @@
-"""The EAGLE head of a draft worker, from its directory to something that runs.
+"""The head of a draft worker, from its directory to something that runs.
 
 Needs the checkpoint directory of the target beside it, of which it reads the config, the tokenizer
-and, where the head has none of its own, the embeddings.
+and what the head has no tensors of its own for.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.eagle_checkpoint import check_fits, read_head_weights
 from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead
+from paceline.engine.head_kind import check_head_kind
 from paceline.engine.head_tensors import Target
 from paceline.engine.loading import DTYPES, load_tokenizer, read_config
+from paceline.engine.medusa_checkpoint import read_medusa_weights
+from paceline.engine.medusa_config import read_medusa_config
+from paceline.engine.medusa_head import MedusaHead
 from paceline.engine.model_directory import resolve_model
 from paceline.engine.tokenizer_files import TokenizerFile, tokenizer_digest, vocabulary_size
 from paceline.engine.worker_model import (
@@ -23,6 +27,8 @@ from paceline.engine.worker_model import (
     cache_directory,
     free_memory,
 )
+
+HeadT = TypeVar("HeadT", EagleHead, MedusaHead)
 
 
 class HeadSettings(ModelSettings, Protocol):
@@ -35,15 +41,15 @@ class HeadSettings(ModelSettings, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerHead:
+class WorkerHead(Generic[HeadT]):
     """A head that is ready to run, and what its worker says about it."""
 
-    head: EagleHead
+    head: HeadT
     name: str
     feature_layers: tuple[int, ...]
     tokenizer_files: Sequence[TokenizerFile]
-    kv_cache_tokens: int
-    """Tokens that there is room for, all sequences together."""
+    kv_cache_tokens: int = 0
+    """Tokens that there is room for, all sequences together; 0 for a head that keeps none."""
 
     @property
     def tokenizer_digest(self) -> str:
@@ -51,31 +57,63 @@ class WorkerHead:
         return tokenizer_digest(self.tokenizer_files)
 
 
-def build_worker_head(settings: HeadSettings, dtype: str) -> WorkerHead:
-    """Load the head that the settings name, `dtype` as `prepare_torch` says; `InvalidConfig`."""
-    config = read_head_config(settings.head)
-    model = settings.model or DEFAULT_MODEL
-    directory = resolve_model(model, cache_directory(settings))
-    model_config = read_config(model, directory)
-    text_config = model_config.get_text_config()
-    target = Target(
-        name=model,
-        directory=directory,
-        hidden_size=text_config.hidden_size,
-        vocab_size=text_config.vocab_size,
-        num_layers=text_config.num_hidden_layers,
-        has_tied_embeddings=bool(model_config.tie_word_embeddings),
-    )
+def build_worker_head(settings: HeadSettings, dtype: str) -> WorkerHead[EagleHead]:
+    """Load the EAGLE head that the settings name, `dtype` as `prepare_torch` says.
+
+    Raises:
+        InvalidConfig: it cannot be used, or not with the target.
+    """
+    check_head_kind(settings.head, "eagle")
+    config, target = read_head_config(settings.head), find_target(settings)
     check_fits(settings.head, config, target)
     weights = read_head_weights(settings.head, config, target, settings.allow_pickle)
-    _, tokenizer_files = load_tokenizer(model, directory, {})
-    vocab_size = min(vocabulary_size(tokenizer_files), target.vocab_size)
-    runnable = EagleHead(config, weights, vocab_size, DTYPES[dtype])
-    affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // runnable.bytes_per_token
+    tokenizer_files, vocab_size = _tokens(target)
+    head = EagleHead(config, weights, vocab_size, DTYPES[dtype])
+    affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // head.bytes_per_token
     return WorkerHead(
-        head=runnable,
-        name=Path(settings.head).expanduser().resolve().name,
+        head=head,
+        name=_name(settings),
         feature_layers=config.feature_layers(target.num_layers),
         tokenizer_files=tokenizer_files,
         kv_cache_tokens=settings.kv_cache_tokens or affordable,
     )
+
+
+def build_medusa_head(settings: HeadSettings, dtype: str) -> WorkerHead[MedusaHead]:
+    """Load the Medusa heads that the settings name, as `build_worker_head` does."""
+    check_head_kind(settings.head, "medusa")
+    config, target = read_medusa_config(settings.head), find_target(settings)
+    weights = read_medusa_weights(settings.head, config, target, settings.allow_pickle)
+    tokenizer_files, vocab_size = _tokens(target)
+    return WorkerHead(
+        head=MedusaHead(weights, vocab_size, DTYPES[dtype]),
+        name=_name(settings),
+        feature_layers=config.feature_layers(target.num_layers),
+        tokenizer_files=tokenizer_files,
+    )
+
+
+def find_target(settings: ModelSettings) -> Target:
+    """The model that the head was made for; raises `InvalidConfig`."""
+    name = settings.model or DEFAULT_MODEL
+    directory = resolve_model(name, cache_directory(settings))
+    config = read_config(name, directory)
+    text_config = config.get_text_config()
+    return Target(
+        name=name,
+        directory=directory,
+        hidden_size=text_config.hidden_size,
+        vocab_size=text_config.vocab_size,
+        num_layers=text_config.num_hidden_layers,
+        has_tied_embeddings=bool(config.tie_word_embeddings),
+    )
+
+
+def _tokens(target: Target) -> tuple[Sequence[TokenizerFile], int]:
+    """The target's tokenizer, and how many tokens there are."""
+    _, files = load_tokenizer(target.name, target.directory, {})
+    return files, min(vocabulary_size(files), target.vocab_size)
+
+
+def _name(settings: HeadSettings) -> str:
+    return Path(settings.head).expanduser().resolve().name

@@ -68,8 +68,8 @@ def build_worker_model(
 ) -> WorkerModel:
     """Load the model that the settings name; raises `InvalidConfig`.
 
-    Keeps the hidden states of `feature_layers`, or of those that the EAGLE head in the directory
-    `head` is fed with.
+    Keeps the hidden states of `feature_layers`, or of those that the head in the directory `head`
+    is fed with.
     """
     if not settings.model.startswith("table:"):
         return _transformer_model(settings, max_model_len, feature_layers, head)
@@ -127,7 +127,7 @@ def _transformer_model(
     dtype = prepare_torch(settings)
     from paceline.engine.costs import measure_pass_costs
     from paceline.engine.default_model import DEFAULT_MODEL
-    from paceline.engine.eagle_config import read_head_config
+    from paceline.engine.head_kind import feature_layers_of_head
     from paceline.engine.kv_storage import kv_bytes_per_token
     from paceline.engine.loading import load_model
     from paceline.engine.transformer import TransformerModel
@@ -141,8 +141,7 @@ def _transformer_model(
     )
     num_parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
     if head:
-        num_layers = loaded.module.config.num_hidden_layers
-        feature_layers = read_head_config(head).feature_layers(num_layers)
+        feature_layers = feature_layers_of_head(head, loaded.module.config.num_hidden_layers)
     kv_cache_tokens = settings.kv_cache_tokens
     if kv_cache_tokens is None:
         feature_size = len(feature_layers) * loaded.module.config.hidden_size

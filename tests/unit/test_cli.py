@@ -277,6 +277,6 @@ def test_options_that_cannot_matter_are_named() -> None:
     settings = ServeSettings(drafter="none", draft_model="m", head="h", draft_replicas=2)
     assert settings.contradictions() == [
         "--draft-model m is not used: --drafter is none, expected draft-model",
-        "--head h is not used: --drafter is none, expected eagle",
+        "--head h is not used: --drafter is none, expected eagle or medusa",
         "--draft-replicas 2 is not used: --drafter is none",
     ]

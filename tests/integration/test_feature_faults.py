@@ -1,15 +1,16 @@
-"""Rounds that go wrong, with the drafter `eagle`: right drafts as soon as features are there again.
+"""Rounds that go wrong, with heads that are fed: right drafts as soon as features are there again.
 
-The head knows what the target says (`aligned_head`), so each draft that it proposes is accepted, or
+A head knows what the target says (`aligned_head`), so each draft that it proposes is accepted, or
 something in the rows that it keeps is out of line.
 """
 
+from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from aligned_head import aligned_head, next_token, save_target
+from aligned_head import aligned_head, aligned_medusa, next_token, save_target
 from fakes import Fault, FaultyConnection, FaultyDevice, FixedWorkers
 from lossless_runs import LIMITS, ScriptedSpeculation, new_sequence
 from virtual_time import run_virtually
@@ -17,11 +18,11 @@ from virtual_time import run_virtually
 from coordinator.decode_loop import decode
 from draft_service.config import DraftSettings
 from draft_service.drafters.eagle import EagleDrafter
-from draft_service.proposer import Proposer
-from paceline.engine.eagle_head import EagleHead
+from draft_service.drafters.medusa import MedusaDrafter
+from draft_service.proposer import Drafter, Proposer
 from paceline.engine.loading import load_model
 from paceline.engine.transformer import TransformerModel
-from paceline.engine.worker_head import build_worker_head
+from paceline.engine.worker_head import build_medusa_head, build_worker_head
 from paceline.rounds import SequenceSettings
 from target_service.verifier import Verifier
 
@@ -37,29 +38,49 @@ def target_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_target(tmp_path_factory.mktemp("target"))
 
 
-@pytest.fixture(scope="module")
-def head(target_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> EagleHead:
-    folder = aligned_head().write(tmp_path_factory.mktemp("head"))
-    settings = DraftSettings(drafter="eagle", model=str(target_folder), head=str(folder))
-    return build_worker_head(settings, "float32").head
+@dataclass(frozen=True)
+class Fed:
+    """A drafter that is fed, and how many of its drafts are accepted where nothing goes wrong."""
+
+    make: Callable[[], Drafter]
+    feature_layers: tuple[int, ...]
+    feature_size: int
+    num_drafts: int
+
+
+@pytest.fixture(scope="module", params=["eagle", "medusa"])
+def fed(
+    request: pytest.FixtureRequest, target_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Fed:
+    folder = tmp_path_factory.mktemp("head")
+    files = aligned_head() if request.param == "eagle" else aligned_medusa("authors")
+    path, model = str(files.write(folder)), str(target_folder)
+    settings = DraftSettings(drafter=request.param, model=model, head=path)
+    if request.param == "eagle":
+        head = build_worker_head(settings, "float32").head
+        return Fed(lambda: EagleDrafter(head), (2, 1, 0), head.feature_size, 23)
+    heads = build_medusa_head(settings, "float32").head
+    return Fed(lambda: MedusaDrafter(heads), (3,), heads.feature_size, 21)
 
 
 @pytest.fixture
-def model(target_folder: Path) -> TransformerModel:
+def model(target_folder: Path, fed: Fed) -> TransformerModel:
     loaded = load_model(str(target_folder), dtype="float32", device="cpu")
-    return TransformerModel(loaded.module, loaded.vocab_size, 128, 4096, feature_layers=(2, 1, 0))
+    return TransformerModel(
+        loaded.module, loaded.vocab_size, 128, 4096, feature_layers=fed.feature_layers
+    )
 
 
 def run(
     model: TransformerModel,
-    head: EagleHead,
+    fed: Fed,
     targets: list[tuple[Fault, ...]],
     drafts: list[tuple[Fault, ...]],
 ) -> tuple[int, int]:
     """Drafts checked and accepted in an answer, which is what it should be."""
 
     def draft(faults: tuple[Fault, ...]) -> FaultyConnection:
-        device = FaultyDevice(lambda: Proposer(EagleDrafter(head), 8, head.feature_size), faults)
+        device = FaultyDevice(lambda: Proposer(fed.make(), 8, fed.feature_size), faults)
         device.wants_features = True
         return FaultyConnection(device)
 
@@ -84,23 +105,23 @@ def run(
 
 
 def test_without_faults_all_but_the_first_round_are_full_of_right_drafts(
-    model: TransformerModel, head: EagleHead
+    model: TransformerModel, fed: Fed
 ) -> None:
-    assert run(model, head, [()], [()]) == (23, 23)
+    assert run(model, fed, [()], [()]) == (fed.num_drafts, fed.num_drafts)
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.NONE])
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_a_draft_that_fails_or_is_lost_costs_a_round_and_misleads_nobody(
-    model: TransformerModel, head: EagleHead, fault: Fault, place: int
+    model: TransformerModel, fed: Fed, fault: Fault, place: int
 ) -> None:
-    num_drafts, num_accepted = run(model, head, [()], [(Fault.NONE,) * place + (fault,), ()])
-    assert num_accepted == num_drafts >= 18
+    num_drafts, num_accepted = run(model, fed, [()], [(Fault.NONE,) * place + (fault,), ()])
+    assert num_accepted == num_drafts >= fed.num_drafts - 5
 
 
 @pytest.mark.parametrize("fault", [Fault.WIPED, Fault.BROKEN, Fault.FAILED, Fault.LOST])
 def test_a_target_that_has_lost_the_sequence_has_features_of_it_again(
-    model: TransformerModel, head: EagleHead, fault: Fault
+    model: TransformerModel, fed: Fed, fault: Fault
 ) -> None:
-    num_drafts, num_accepted = run(model, head, [(Fault.NONE, Fault.NONE, fault), ()], [()])
-    assert num_accepted == num_drafts >= 18
+    num_drafts, num_accepted = run(model, fed, [(Fault.NONE, Fault.NONE, fault), ()], [()])
+    assert num_accepted == num_drafts >= fed.num_drafts - 5

@@ -1,0 +1,41 @@
+"""Which method a head's directory is for, by its config.
+
+Imports no torch and knows no tensors: a target asks it which hidden states to keep.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from paceline.engine.eagle_config import read_head_config
+from paceline.engine.head_config_file import read_config_file
+from paceline.engine.medusa_config import read_medusa_config
+from paceline.errors import InvalidConfig
+
+HeadKind = Literal["eagle", "medusa"]
+"""The drafter that runs a head."""
+
+
+def check_head_kind(head: str, drafter: HeadKind) -> None:
+    """Raise `InvalidConfig` when the head in the directory `head` is for another drafter."""
+    kind = _kind(read_config_file(head))
+    if kind != drafter:
+        raise InvalidConfig(
+            f"head {head!r}: its config.json is that of a head for the drafter {kind}; expected "
+            f"one for {drafter}"
+        )
+
+
+def feature_layers_of_head(head: str, num_layers: int) -> tuple[int, ...]:
+    """The layers whose hidden states a target of `num_layers` layers keeps for the head.
+
+    Raises:
+        InvalidConfig: there is no head, or its config cannot be followed.
+    """
+    if _kind(read_config_file(head)) == "medusa":
+        return read_medusa_config(head).feature_layers(num_layers)
+    return read_head_config(head).feature_layers(num_layers)
+
+
+def _kind(table: Mapping[str, Any]) -> HeadKind:
+    is_medusa = table.get("model_type") == "medusa" or table.get("medusa_num_heads") is not None
+    return "medusa" if is_medusa or table.get("architectures") == ["MedusaModel"] else "eagle"

@@ -1,0 +1,76 @@
+"""Medusa heads (arXiv 2401.10774): each says one of the tokens that follow, all in one step.
+
+They are fed with the target's hidden state of a token, behind the last norm. The target's own
+output matrix says from it what the next token is; head i says what the token i + 1 places behind
+that one is, without knowing those between. Plain torch on a CPU.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from paceline.engine.draft_vocabulary import DraftVocabulary
+from paceline.engine.medusa_checkpoint import Block, MedusaWeights
+from paceline.engine.model import Features, Logits
+
+
+class MedusaHead:
+    """All heads of a target, driven by one thread."""
+
+    def __init__(
+        self, weights: MedusaWeights, vocab_size: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """`vocab_size`: tokens of the target, without rows that pad its matrices."""
+        self._dtype = dtype
+        self._blocks = [
+            [Block(b.weight.to(dtype), None if b.bias is None else b.bias.to(dtype)) for b in head]
+            for head in weights.blocks
+        ]
+        outputs = [output.to(dtype) for output in weights.outputs]
+        self._outputs = outputs * len(self._blocks) if len(outputs) == 1 else outputs
+        self._vocabulary = DraftVocabulary(weights.target_ids, vocab_size)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids of the target."""
+        return self._vocabulary.vocab_size
+
+    @property
+    def num_heads(self) -> int:
+        """Tokens that are proposed at once, at most."""
+        return len(self._blocks)
+
+    @property
+    def num_parameters(self) -> int:
+        """All that they compute with, what they share with the target included."""
+        blocks = [t for head in self._blocks for b in head for t in (b.weight, b.bias)]
+        outputs = {id(output): output for output in self._outputs}.values()
+        return sum(tensor.numel() for tensor in (*blocks, *outputs) if tensor is not None)
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers per token that they are fed with."""
+        return len(self._blocks[0][0].weight)
+
+    @torch.inference_mode()
+    def forward(self, features: Features, num_heads: int) -> list[Logits]:
+        """What the first heads say of each row of `[N, feature_size]`.
+
+        Returns for each row float32 `[num_heads, vocab_size]`. Tokens that cannot be proposed have
+        minus infinity.
+        """
+        states = torch.from_numpy(features.astype(np.float32)).to(self._dtype)
+        said = [
+            self._vocabulary.spread(F.linear(_run(self._blocks[head], states), self._outputs[head]))
+            for head in range(num_heads)
+        ]
+        return [*np.stack(said, axis=1)]
+
+
+def _run(blocks: Sequence[Block], states: Tensor) -> Tensor:
+    for block in blocks:
+        states = states + F.silu(F.linear(states, block.weight, block.bias))
+    return states

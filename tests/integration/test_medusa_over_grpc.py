@@ -1,0 +1,95 @@
+"""A target of transformers and a draft with Medusa heads, over real gRPC."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from aligned_head import aligned_medusa, next_token, save_target
+from medusa_heads import LAYOUTS, NUM_HEADS, random_medusa
+from served_pair import Pair
+from table_requests import request
+from tiny_models import save_checkpoint
+from worker_servers import answer, cluster
+
+from paceline.engine.kv_cache import KVSequence
+from paceline.engine.model import Features
+from paceline.engine.table_model import VOCAB_SIZE
+from paceline.engine.transformer import TransformerModel
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def aligned_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("aligned")
+    heads = aligned_medusa(request.param).write(folder / "head", request.param)
+    return Pair(save_target(folder / "target"), heads, "medusa")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_random_heads_change_nothing_in_the_text(tmp_path: Path, temperature: float) -> None:
+    heads = random_medusa(VOCAB_SIZE).write(tmp_path / "head")
+    pair = Pair(save_checkpoint(tmp_path / "target"), heads, "medusa")
+    async with cluster([pair.target()], [pair.draft()]) as running:
+        await running.until_ready()
+        for seed in range(3):
+            drafted, _ = await pair.both(running, temperature=temperature, seed=seed)
+            assert drafted.generation.stats.num_draft_tokens > 20
+        await running.until_free()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_heads_that_know_the_target_are_always_right(
+    aligned_pair: Pair, temperature: float
+) -> None:
+    async with cluster([aligned_pair.target()], [aligned_pair.draft()]) as running:
+        await running.until_ready()
+        drafted, _ = await aligned_pair.both(running, temperature=temperature)
+        stats = drafted.generation.stats
+        assert stats.num_accepted_draft_tokens == stats.num_draft_tokens > 40
+        following = [next_token(token_id) for token_id in drafted.token_ids[:-1]]
+        assert drafted.token_ids[1:] == following
+
+
+async def test_the_same_heads_are_always_wrong_with_features_that_are_off_by_one(
+    aligned_pair: Pair,
+) -> None:
+    def shift(model: TransformerModel) -> None:
+        right = model.features
+
+        def shifted(kv: KVSequence[Any], start: int, end: int) -> Features:
+            return np.roll(right(kv, 0, end), 1, axis=0)[start:end]
+
+        model.features = shifted  # type: ignore[method-assign]
+
+    async with cluster([aligned_pair.target(shift)], [aligned_pair.draft()]) as running:
+        await running.until_ready()
+        drafted, _ = await aligned_pair.both(running)
+        assert drafted.generation.stats.num_accepted_draft_tokens == 0
+        assert drafted.generation.stats.num_draft_tokens > 40
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+async def test_sampled_drafts_are_accepted_too(aligned_pair: Pair, rule: str) -> None:
+    async with cluster([aligned_pair.target()], [aligned_pair.draft()]) as running:
+        await running.until_ready()
+        asked = request("medusa", NUM_HEADS, temperature=1.0)
+        asked = replace(asked, speculation=replace(asked.speculation, acceptance_rule=rule))
+        stats = (await answer(running.generator, asked)).generation.stats
+        assert stats.num_accepted_draft_tokens == stats.num_draft_tokens > 40
+
+
+async def test_a_draft_that_comes_back_drafts_right_from_the_next_round_on(
+    aligned_pair: Pair,
+) -> None:
+    async with cluster([aligned_pair.target()], [aligned_pair.draft()]) as running:
+        await running.until_ready()
+        await aligned_pair.both(running)
+        await running.drafts[0].kill()
+        lost = await answer(running.generator, request("off"))
+        await running.drafts[0].start()
+        await running.until_ready()
+        drafted, _ = await aligned_pair.both(running)
+        assert drafted.token_ids == lost.token_ids
+        stats = drafted.generation.stats
+        assert stats.num_accepted_draft_tokens == stats.num_draft_tokens > 40
