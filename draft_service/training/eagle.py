@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from draft_service.training.token_residual import PublishedResidual, Residual
+from draft_service.training.token_residual import FEATURE_SCALE, TokenResidual
 from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.eagle_head import rotary_embedding, rotated
 
@@ -29,21 +29,22 @@ class EagleTrainee:
         config: HeadConfig,
         weights: dict[str, Tensor],
         embedding: Tensor,
-        residual: Residual | None = None,
+        residual: TokenResidual | None = None,
     ) -> None:
         """`weights` by the names of a checkpoint, those of the layer without their prefix.
 
-        `embedding`: the target's, which is not trained. `residual`: None for EAGLE-3's.
+        `embedding`: the target's, which is not trained. `residual`: None for EAGLE-3 as published.
         """
         self.config = config
         self.weights = weights
         self._embedding = embedding
-        self._residual = residual or PublishedResidual(config.norm_before_residual)
+        self._residual = residual
         self._rotary = rotary_embedding(config).to(embedding.device)
 
     def fed(self, features: Tensor) -> Tensor:
         """`[num_rows, feature_size]` of the target as states of the head."""
-        return F.linear(features, self.weights["fc.weight"])
+        states = F.linear(features, self.weights["fc.weight"])
+        return states * self.weights[FEATURE_SCALE] if FEATURE_SCALE in self.weights else states
 
     def layer(self, states: Tensor, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """The layer's output before the last norm, `[num_rows, hidden_size]`."""
@@ -57,7 +58,9 @@ class EagleTrainee:
         )
         cos, sin = self._rotary(both, positions[None])
         attended = attend(rotated(query, cos, sin), rotated(key, cos, sin), value)
-        residual = self._residual(token_ids, embedded, states, normed)
+        residual = normed if config.norm_before_residual else states
+        if self._residual is not None:
+            residual = residual + self._residual(token_ids, embedded)
         states = residual + self._linear(attended, "self_attn.o_proj")
         normed = self._norm(states, "post_attention_layernorm")
         gated = F.silu(self._linear(normed, "mlp.gate_proj")) * self._linear(normed, "mlp.up_proj")

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from draft_service.training.token_residual import TABLE_PROJECTION
+from draft_service.training.token_residual import FEATURE_SCALE, TABLE_PROJECTION
 from paceline.engine.cache_directory import made_once
 from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.head_config_file import CONFIG_FILE
@@ -28,6 +28,7 @@ DRAFTS_PER_ROUND = 3
 """What the checkpoint asks of engines that have no other way to know."""
 _SPECULATORS_VERSION = "0.5.0"
 _OUTSIDE_LAYER = ("fc.", "norm.", "token_residual.")
+_FOLDED = (FEATURE_SCALE, TABLE_PROJECTION)
 _INT8_MOST = 127
 
 
@@ -69,7 +70,8 @@ def save_with_token_residual(
     `folded_table` `[num_table_tokens, hidden_size]`: what the residual of the tokens `table_ids`
     begins with.
     """
-    kept = {name: weight for name, weight in weights.items() if name != TABLE_PROJECTION}
+    kept = {name: weight for name, weight in weights.items() if name not in _FOLDED}
+    kept["fc.weight"] = weights["fc.weight"] * weights[FEATURE_SCALE]
     scales = folded_table.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / _INT8_MOST
     tensors = _named(kept, "midlayer.") | {
         ROWS: (folded_table / scales).round().to(torch.int8).cpu(),

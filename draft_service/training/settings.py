@@ -28,8 +28,8 @@ class TrainingSettings(ServiceSettings):
     Empty: `features` in the output directory. What it lacks is captured."""
 
     shape: Literal["token-residual", "published"] = "token-residual"
-    """Of an `eagle` head. `token-residual` begins with what the target says behind the last token
-    alone and learns several times as fast; only Paceline runs it. `published` is EAGLE-3 as in the
+    """Of an `eagle` head. `token-residual` adds what the target says behind the last token alone
+    and learns several times as fast; only Paceline runs it. `published` is EAGLE-3 as in the
     paper, for other engines too."""
 
     draft_vocab_size: Count = 8192

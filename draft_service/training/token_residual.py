@@ -1,14 +1,13 @@
-"""What a head's residual stream begins with: the one place where the shapes of head differ.
+"""What a token adds to a head's residual stream, while it is trained.
 
-`PublishedResidual` is EAGLE-3's: the state that the layer is fed with. `TokenResidual` begins with
-what the target itself says behind the token alone, its last state for the two tokens [first token
-of every text, token], and a projection of the embedding. So an untrained head already is the
-target's bigram model and learns the rest: with little text, several times as fast
+That is what the target itself says behind the token alone, its last state for the two tokens [first
+token of every text, token], and the token's embedding, both projected. So an untrained head is the
+target's bigram model already and learns the rest, with little text several times as fast as without
 (docs/drafters.md).
 """
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,48 +18,20 @@ from transformers import PreTrainedModel
 from draft_service.training.atomic_files import write_whole
 from draft_service.training.draft_vocabulary import most_frequent
 from draft_service.training.features import FeatureFiles
-from paceline.engine.token_residual import EMBEDDING_PROJECTION, STATE_PROJECTION
+from paceline.engine.token_residual import EMBEDDING_PROJECTION
 from paceline.errors import InvalidConfig
 
-STATE_WEIGHT = f"{STATE_PROJECTION}.weight"
 TABLE_PROJECTION = "token_residual.table_proj.weight"
 """Trained; a checkpoint has the projected table instead."""
+FEATURE_SCALE = "fc.scale"
+"""Trained; folded into `fc.weight` when the head is saved."""
 TABLE_FILE = "bigrams.npy"
 MAX_TABLE_TOKENS = 16384
 _BATCH = 1024
 
 
-class Residual(Protocol):
-    """The residual of rows before attention and MLP add to it."""
-
-    def __call__(
-        self, token_ids: Tensor, embedded: Tensor, states: Tensor, normed: Tensor
-    ) -> Tensor:
-        """`[num_rows, hidden_size]`.
-
-        Args:
-            token_ids: `[num_rows]`, the token that each row embeds.
-            embedded: their embeddings, before any norm.
-            states: what the layer is fed with.
-            normed: the same behind `hidden_norm`.
-        """
-
-
-class PublishedResidual:
-    """EAGLE-3's: the state itself."""
-
-    def __init__(self, norm_before_residual: bool) -> None:
-        self._norm_before_residual = norm_before_residual
-
-    def __call__(
-        self, token_ids: Tensor, embedded: Tensor, states: Tensor, normed: Tensor
-    ) -> Tensor:
-        """As `Residual` says."""
-        return normed if self._norm_before_residual else states
-
-
 class TokenResidual:
-    """A table of the tokens' own states, and projections of embedding and state."""
+    """A table of the tokens' own states, and the projections of it and of the embeddings."""
 
     def __init__(
         self, weights: dict[str, Tensor], table_ids: Tensor, table: Tensor, vocab_size: int
@@ -74,15 +45,11 @@ class TokenResidual:
         self._rows = torch.full((vocab_size,), len(table), device=table.device)
         self._rows[table_ids] = torch.arange(len(table), device=table.device)
 
-    def __call__(
-        self, token_ids: Tensor, embedded: Tensor, states: Tensor, normed: Tensor
-    ) -> Tensor:
-        """As `Residual` says."""
+    def __call__(self, token_ids: Tensor, embedded: Tensor) -> Tensor:
+        """`[num_rows, hidden_size]` of tokens `[num_rows]` and their embeddings."""
         looked_up = F.embedding(self._rows[token_ids], self._padded)
-        return (
-            F.linear(looked_up, self._weights[TABLE_PROJECTION])
-            + F.linear(embedded, self._weights[EMBEDDING_PROJECTION])
-            + F.linear(normed, self._weights[STATE_WEIGHT])
+        return F.linear(looked_up, self._weights[TABLE_PROJECTION]) + F.linear(
+            embedded, self._weights[EMBEDDING_PROJECTION]
         )
 
     @torch.no_grad()
@@ -95,16 +62,14 @@ class TokenResidual:
 
 
 def with_token_residual(weights: dict[str, Tensor], final_norm: Tensor) -> dict[str, Tensor]:
-    """Initial weights whose output is the table alone: what else is added begins at nothing."""
-    nothing = torch.zeros_like(weights["self_attn.o_proj.weight"])
-    square = torch.zeros(len(final_norm), len(final_norm), device=final_norm.device)
+    """Initial weights whose output is little else than the table: other things come in slowly."""
     return weights | {
-        "self_attn.o_proj.weight": nothing,
+        "self_attn.o_proj.weight": torch.zeros_like(weights["self_attn.o_proj.weight"]),
         "mlp.down_proj.weight": torch.zeros_like(weights["mlp.down_proj.weight"]),
         # The table's states are behind the target's last norm, which the head applies again.
         TABLE_PROJECTION: torch.diag(final_norm.reciprocal().nan_to_num(posinf=0, neginf=0)),
-        EMBEDDING_PROJECTION: square,
-        STATE_WEIGHT: square.clone(),
+        EMBEDDING_PROJECTION: final_norm.new_zeros(len(final_norm), len(final_norm)),
+        FEATURE_SCALE: final_norm.new_full((1,), 0.01),
     }
 
 

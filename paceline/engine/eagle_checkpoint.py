@@ -16,7 +16,6 @@ from paceline.engine import token_residual
 from paceline.engine.draft_vocabulary import read_distances
 from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT, HeadTensors, Target
-from paceline.engine.token_residual import read_token_residual
 from paceline.errors import InvalidConfig
 
 
@@ -67,7 +66,9 @@ def read_head_weights(
     tensors[EMBEDDING] = files.read_or_borrow(EMBEDDING, whole_shape)
     target_ids = read_distances(files, config.draft_vocab_size, config.vocab_size)
     if config.has_token_residual:
-        tensors |= read_token_residual(files, tensors[EMBEDDING])
+        tensors[token_residual.TABLE] = token_residual.read_token_residual(
+            files, tensors[EMBEDDING]
+        )
     if config.has_token_residual and OUTPUT not in files.names:
         tensors[OUTPUT] = files.borrow(OUTPUT, whole_shape)[target_ids]
     else:

@@ -27,7 +27,7 @@ from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT
 from paceline.engine.model import Features, Logits
 from paceline.engine.support import ROPE_TYPES
-from paceline.engine.token_residual import STATE_PROJECTION, TABLE
+from paceline.engine.token_residual import TABLE
 from paceline.errors import InvalidConfig
 
 _FIRST_ROOM = 256
@@ -171,10 +171,10 @@ class EagleHead:
             return fused, fused
         normed = self._norm(states, "hidden_norm")
         both = torch.cat((self._norm(embedded, "input_layernorm"), normed), dim=-1)
+        residual = normed if self._config.norm_before_residual else states
         if self._config.has_token_residual:
-            of_tokens = F.embedding(token_ids, self._token_residual).to(self._dtype)
-            return of_tokens + self._linear(normed, STATE_PROJECTION), both
-        return (normed if self._config.norm_before_residual else states), both
+            residual = residual + F.embedding(token_ids, self._token_residual).to(self._dtype)
+        return residual, both
 
     def _attention(self, states: Tensor, batch: Sequence[HeadRows]) -> Tensor:
         config = self._config

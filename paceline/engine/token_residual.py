@@ -1,7 +1,7 @@
-"""A residual stream that begins with the token instead of the state: a variant of EAGLE-3's layer.
+"""A residual stream that knows the token from the start: a variant of EAGLE-3's layer.
 
     EAGLE-3     residual = state + attention
-    here        residual = token_residual[token] + state_proj(hidden_norm(state)) + attention
+    here        residual = state + attention + token_residual[token]
 
 The rows of frequent tokens are stored, eight bits a number and a scale for each; those of all
 others are a projection of their embeddings. Heads of this kind are made by `paceline
@@ -14,20 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from paceline.engine.head_tensors import FLOATS, INTEGERS, HeadTensors
+from paceline.engine.head_tensors import INTEGERS, HeadTensors
 
 TABLE = "token_residual.table"
 """Name of the whole table, `[vocab_size, hidden_size]`, once it is made."""
-STATE_PROJECTION = "token_residual.state_proj"
 EMBEDDING_PROJECTION = "token_residual.embed_proj.weight"
 ROWS = "token_residual.rows"
 SCALES = "token_residual.scales"
 TOKEN_IDS = "token_residual.token_ids"
-NAMES = frozenset({f"{STATE_PROJECTION}.weight", EMBEDDING_PROJECTION, ROWS, SCALES, TOKEN_IDS})
+NAMES = frozenset({EMBEDDING_PROJECTION, ROWS, SCALES, TOKEN_IDS})
 
 
-def read_token_residual(files: HeadTensors, embedding: Tensor) -> dict[str, Tensor]:
-    """What `residual` takes, by name; raises `InvalidConfig`.
+def read_token_residual(files: HeadTensors, embedding: Tensor) -> Tensor:
+    """Half precision `[vocab_size, hidden_size]`: what each token adds; raises `InvalidConfig`.
 
     `embedding` `[vocab_size, hidden_size]`: what the tokens without a row are projected from.
     """
@@ -36,8 +35,7 @@ def read_token_residual(files: HeadTensors, embedding: Tensor) -> dict[str, Tens
     token_ids = files.read(TOKEN_IDS, (num_rows,), INTEGERS).long()
     rows = files.read(ROWS, (num_rows, hidden_size), (torch.int8,))
     scales = files.read(SCALES, (num_rows,))
-    square = (hidden_size, hidden_size)
-    projection = files.read(EMBEDDING_PROJECTION, square).float()
+    projection = files.read(EMBEDDING_PROJECTION, (hidden_size, hidden_size)).float()
     if token_ids.min() < 0 or token_ids.max() >= vocab_size or len(token_ids.unique()) < num_rows:
         raise files.refused(
             f"the tensor {TOKEN_IDS!r} holds the token ids {int(token_ids.min())} to "
@@ -45,5 +43,4 @@ def read_token_residual(files: HeadTensors, embedding: Tensor) -> dict[str, Tens
         )
     table = F.linear(embedding.float(), projection).half()
     table[token_ids] = (rows.float() * scales.float()[:, None]).half()
-    state_projection = f"{STATE_PROJECTION}.weight"
-    return {TABLE: table, state_projection: files.read(state_projection, square, FLOATS)}
+    return table
