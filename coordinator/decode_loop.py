@@ -10,6 +10,7 @@ Plain Python: knows no network, no text and no store.
 
 import asyncio
 from collections.abc import AsyncGenerator
+from collections.abc import Sequence as Items
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import perf_counter
@@ -18,6 +19,7 @@ from typing import Protocol
 from coordinator.sequence import DraftLink, DraftWorker, Sequence, TargetLink, TargetWorker
 from paceline.errors import Unavailable
 from paceline.rounds import NO_DRAFTS, Drafts, Features, RoundTiming, TokenLogprobs
+from paceline.token_tree import path_along, rule_fault, tree_fault
 from paceline.workers import WorkerLost
 
 MAX_LOSSES = 8
@@ -64,6 +66,14 @@ class Committed:
     """From the result before, or from the start of the sequence, to this result."""
     logprobs: tuple[TokenLogprobs, ...] = ()
     """One per token when the settings ask for them."""
+
+    def drafts_and_path(self) -> tuple[Items[int], Items[int]]:
+        """The parents of the drafts that were checked, and which of them were accepted."""
+        drafts = self.propose.drafts if self.propose else NO_DRAFTS
+        if not drafts.parents:
+            return range(-1, self.num_draft_tokens - 1), range(self.num_accepted_tokens)
+        accepted = self.token_ids[: self.num_accepted_tokens]
+        return drafts.parents[: self.num_draft_tokens], path_along(drafts, accepted)
 
     @property
     def overhead_s(self) -> float:
@@ -214,7 +224,11 @@ class _Drafting:
             result = await link.propose(num_speculative_tokens)
         except WorkerLost:
             return ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="lost")
-        return ProposeOutcome(result.drafts, perf_counter() - sent, result.timing)
+        elapsed_s = perf_counter() - sent
+        if tree_fault(result.drafts) or rule_fault(result.drafts, self._sequence.settings):
+            # The target would refuse the whole round.
+            return ProposeOutcome(NO_DRAFTS, elapsed_s, result.timing, failure="malformed")
+        return ProposeOutcome(result.drafts, elapsed_s, result.timing)
 
     def close(self) -> None:
         """Let the worker free the sequence."""

@@ -5,11 +5,11 @@ number is the one with the highest expected rate
 
     (1 + expected accepted drafts) / (time of the pass + time to propose),
 
-where acceptance is conditional on the draft before, learned per position from this sequence with
-what other sequences saw as a prior, and the time of a wider pass comes from the target's measured
-cost table. Every `PROBE_EVERY` tokens a round tries one draft more, or one when there were none and
-the target went on alone. Where drafting stops depends on counts and times only, never on a token's
-value.
+where acceptance is conditional on the draft before, in a tree on the one that it follows, learned
+per place from this sequence with what other sequences saw as a prior, and the time of a wider pass
+comes from the target's measured cost table. Every `PROBE_EVERY` tokens a round tries one draft
+more, or one when there were none and the target went on alone. Where drafting stops depends on
+counts and times only, never on a token's value.
 
 Knows no network; times are seconds.
 """
@@ -20,6 +20,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from statistics import median
 
+from coordinator.acceptance_rates import AcceptanceRates
 from coordinator.decode_loop import Committed, RoundPlan
 from coordinator.sequence import Sequence
 from paceline.rounds import PassCost
@@ -41,32 +42,6 @@ PRIOR_WEIGHT = 2.0
 """Observations that the other sequences' experience counts for."""
 FIRST_GUESS = 0.7
 """Acceptance of a drafter that nobody has seen yet: high enough to try."""
-
-
-@dataclass(slots=True)
-class Acceptance:
-    """How often the draft at each position is accepted once the ones before it were."""
-
-    tried: list[float] = field(default_factory=list)
-    accepted: list[float] = field(default_factory=list)
-
-    def record(self, num_drafts: int, num_accepted: int, decay: float) -> None:
-        """Add one round. Drafts behind the first rejected one say nothing."""
-        num_seen = min(num_drafts, num_accepted + 1)
-        while len(self.tried) < num_seen:
-            self.tried.append(0.0)
-            self.accepted.append(0.0)
-        for position in range(num_seen):
-            is_accepted = position < num_accepted
-            self.tried[position] = self.tried[position] * decay + 1.0
-            self.accepted[position] = self.accepted[position] * decay + is_accepted
-
-    def rate(self, position: int, prior: float, prior_weight: float) -> float:
-        """Chance of acceptance at a position."""
-        if position >= len(self.tried):
-            return prior
-        total = self.tried[position] + prior_weight
-        return (self.accepted[position] + prior * prior_weight) / total
 
 
 class CostModel:
@@ -123,7 +98,7 @@ class SharedExperience:
     """What all sequences with the same target and drafter have seen."""
 
     costs: CostModel
-    acceptance: Acceptance = field(default_factory=Acceptance)
+    acceptance: AcceptanceRates = field(default_factory=AcceptanceRates)
 
     def observe_pass(self, sequence: Sequence, committed: Committed) -> None:
         """Learn what a pass costs, unless it was a prefill."""
@@ -131,9 +106,9 @@ class SharedExperience:
         if timing.pass_rows and sequence.num_new_tokens > len(committed.token_ids):
             self.costs.record_pass(timing.pass_rows, len(sequence.log), timing.compute_us / 1e6)
 
-    def prior(self, position: int) -> float:
-        """Chance of acceptance at a position for a sequence that is new."""
-        return self.acceptance.rate(position, FIRST_GUESS, prior_weight=4.0)
+    def prior(self, place: int) -> float:
+        """Chance of acceptance of the draft at a place, for a sequence that is new."""
+        return self.acceptance.rate(place, FIRST_GUESS, prior_weight=4.0)
 
 
 class PlainDecoding:
@@ -176,7 +151,7 @@ class AdaptiveSpeculation:
     def __init__(self, shared: SharedExperience, max_speculative_tokens: int) -> None:
         self._shared = shared
         self._max_drafts = max_speculative_tokens
-        self._acceptance = Acceptance()
+        self._acceptance = AcceptanceRates()
         self._patience = _Patience()
         self._num_wanted = 0
         self._probed_at = 0
@@ -208,10 +183,9 @@ class AdaptiveSpeculation:
         if propose is not None:
             num_made = self._num_wanted if propose.failure else len(propose.drafts.token_ids)
             self._shared.costs.record_propose(num_made, propose.elapsed_s)
-        num_drafts, num_accepted = committed.num_draft_tokens, committed.num_accepted_tokens
-        if num_drafts:
-            self._acceptance.record(num_drafts, num_accepted, DECAY)
-            self._shared.acceptance.record(num_drafts, num_accepted, SHARED_DECAY)
+        parents, path = committed.drafts_and_path()
+        self._acceptance.record(parents, path, DECAY)
+        self._shared.acceptance.record(parents, path, SHARED_DECAY)
         self._observe_batch(sequence, committed)
 
     def _observe_batch(self, sequence: Sequence, committed: Committed) -> None:
@@ -228,12 +202,12 @@ class AdaptiveSpeculation:
     def _best_number(self, context: int) -> int:
         """The number of drafts with the highest expected rate of committed tokens."""
         best, best_rate = 0, 0.0
-        expected, chance = 1.0, 1.0
+        expected = 1.0
+        chances: list[float] = []
         for number in range(self._max_drafts + 1):
             if number:
-                prior = self._shared.prior(number - 1)
-                chance *= self._acceptance.rate(number - 1, prior, PRIOR_WEIGHT)
-                expected += chance
+                chances.append(self._chance(number - 1, chances))
+                expected += chances[-1]
             rows = round(self._other_rows) + 1 + number
             costs = self._shared.costs
             time_s = costs.pass_s(rows, context) + costs.propose_s(number)
@@ -241,6 +215,16 @@ class AdaptiveSpeculation:
             if rate > best_rate:
                 best, best_rate = number, rate
         return best
+
+    def _chance(self, place: int, before: Items[float]) -> float:
+        """Chance that the draft at a place becomes text, by the chances of those before it."""
+        parent = self._acceptance.parent(place)
+        if parent is None:
+            parent = self._shared.acceptance.parent(place)
+        if parent is None:
+            parent = place - 1
+        rate = self._acceptance.rate(place, self._shared.prior(place), PRIOR_WEIGHT)
+        return rate * before[parent] if parent >= 0 else rate
 
     def _propose_timeout_s(self, context: int) -> float:
         """Twice what it usually takes, and no longer than a plain pass."""

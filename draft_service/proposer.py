@@ -34,6 +34,8 @@ class Proposal:
     token_ids: list[int] = field(default_factory=list)
     supports: list[Support] = field(default_factory=list)
     """One per token when they are sampled."""
+    parents: list[int] = field(default_factory=list)
+    """One per token when they are a tree (`paceline.token_tree`), the most likely ones first."""
     is_done: bool = False
 
     def add(self, token_id: int) -> None:
@@ -179,7 +181,7 @@ def _result(sequence_id: str, pending: _Pending, num_sequences: int, now: float)
         pass_sequences=num_sequences,
     )
     proposal = pending.proposal
-    drafts = Drafts(tuple(proposal.token_ids), supports=tuple(proposal.supports))
+    drafts = Drafts(tuple(proposal.token_ids), tuple(proposal.parents), tuple(proposal.supports))
     return ProposeResult(
         sequence_id,
         pending.round,

@@ -69,10 +69,11 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """Proposed tokens: a chain when `parents` is empty, else a tree (-1: follows the span)."""
+    """Proposed tokens: a chain when `parents` is empty, else a tree (`paceline.token_tree`)."""
 
     token_ids: Sequence[int] = ()
     parents: Sequence[int] = ()
+    """The index of the token that each one follows, smaller than its own; -1: the span."""
     supports: Sequence[Support] = ()
     """One per token of a chain that was sampled for the rules `rejection` and `block`."""
 

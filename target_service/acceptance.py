@@ -5,7 +5,8 @@ Three rules; at temperature 0 all are the first one.
 - `coupled`: the target chooses its own token at every position, with noise that depends on the seed
   and the position alone (`paceline.engine.sampling`), and goes on for as long as the drafts say the
   same. So the text is what the target would have said without drafts, token for token; drafts only
-  decide how many rows of one pass are of use (arXiv 2408.07978).
+  decide how many rows of one pass are of use (arXiv 2408.07978). Where several drafts stand in one
+  place, in a tree, the one that says the target's choice is accepted.
 - `rejection`: each draft is accepted with the probability min(1, p/q), p and q being its share
   under the target's and the draft's law; where one is not, the target's token comes from the
   residual max(p - q, 0) (Leviathan et al., arXiv 2211.17192).
@@ -34,6 +35,7 @@ from paceline.engine.grammar import GrammarState
 from paceline.engine.model import Logits
 from paceline.engine.sampling import choose_token, token_law
 from paceline.rounds import AcceptanceRule, Drafts, SequenceSettings, Support
+from paceline.token_tree import children
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,12 @@ class Chance(Protocol):
 
 def accept_drafts(
     logits: Logits,  # [1 + K, V], the rows behind the last committed token and behind each draft
-    drafts: Drafts,  # a chain; one id that the target lacks may follow the K, and is never accepted
+    drafts: Drafts,  # one id that the target lacks may follow the K of a chain; never accepted
     settings: SequenceSettings,
     context: "array[int]",  # the tokens of the sequence so far; not changed
     grammar: GrammarState | None = None,
 ) -> Acceptance:
-    """Decide about a chain of drafts behind `context`.
+    """Decide about a chain of drafts behind `context`, or about a tree by the coupled rule.
 
     The caller sees to it that `context` is shorter than `settings.max_length`. Each row is judged
     behind the drafts before it, so penalties count what the text would hold, and the grammar allows
@@ -72,6 +74,10 @@ def accept_drafts(
     Raises what `choose_token` and `GrammarState.allowed` raise.
     """
     assert 1 + len(drafts.token_ids) - len(logits) in (0, 1), "one row behind each known token"
+    rule = settings.acceptance_rule
+    if settings.temperature == 0.0 or rule is AcceptanceRule.COUPLED:
+        return coupled(logits, drafts, settings, context, grammar)
+    assert not drafts.parents, "only the coupled rule takes trees"
     start = len(context)
     room = settings.max_length - start
     draft_token_ids = useful_drafts(drafts.token_ids, settings.stop_token_ids, room)
@@ -79,15 +85,6 @@ def accept_drafts(
         draft_token_ids and draft_token_ids[-1] in settings.stop_token_ids
     )
     tokens = context + array("I", draft_token_ids)
-    rule = settings.acceptance_rule
-    if settings.temperature == 0.0 or rule is AcceptanceRule.COUPLED:
-
-        def choose(index: int) -> int:
-            before = tokens[: start + index]
-            allowed = grammar.allowed(before) if grammar else None
-            return choose_token(logits[index], settings, len(before), before, allowed)
-
-        return coupled(draft_token_ids, choose, has_bonus)
 
     def law(index: int) -> Law:
         before = tokens[: start + index]
@@ -115,16 +112,27 @@ def useful_drafts(
 
 
 def coupled(
-    draft_token_ids: Sequence[int], choose: Callable[[int], int], has_bonus: bool
+    logits: Logits,
+    drafts: Drafts,
+    settings: SequenceSettings,
+    context: "array[int]",
+    grammar: GrammarState | None,
 ) -> Acceptance:
-    """`choose(i)` is the target's own choice behind i drafts."""
-    token_ids: list[int] = []
-    for index, draft_token_id in enumerate(draft_token_ids):
-        token_ids.append(choose(index))
-        if token_ids[-1] != draft_token_id:
-            return Acceptance(index, token_ids)
-    bonus = [choose(len(token_ids))] if has_bonus else []
-    return Acceptance(len(token_ids), [*token_ids, *bonus])
+    """The target's own choices, for as long as a draft says each of them behind the one before."""
+    following = children(drafts)
+    tokens = context[:]
+    last_draft = -1
+    num_accepted = 0
+    while True:
+        allowed = grammar.allowed(tokens) if grammar else None
+        token_id = choose_token(logits[1 + last_draft], settings, len(tokens), tokens, allowed)
+        tokens.append(token_id)
+        draft = following.get((last_draft, token_id))
+        if draft is not None:
+            num_accepted, last_draft = num_accepted + 1, draft
+        has_ended = token_id in settings.stop_token_ids or len(tokens) >= settings.max_length
+        if draft is None or has_ended:
+            return Acceptance(num_accepted, list(tokens[len(context) :]))
 
 
 @dataclass(frozen=True, slots=True)

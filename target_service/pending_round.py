@@ -6,9 +6,13 @@ Plain Python: knows neither the model nor the other rounds.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import Any
 
+from paceline.engine.kv_cache import KVSequence
+from paceline.engine.model import PassSequence
 from paceline.engine.sequences import EngineSequence
 from paceline.rounds import Drafts, RoundTiming, VerifyResult
+from paceline.token_tree import depths
 from target_service.scoring import Scoring
 
 MAX_DECODE_ROWS = 32
@@ -22,7 +26,8 @@ class PendingRound:
     sequence: EngineSequence
     round: int
     drafts: Drafts
-    """A chain. Its last token may be one that the model does not know: it is rejected unseen."""
+    """A chain, whose last token may be one that the model does not know: it is rejected unseen; or
+    a depth-first tree."""
     known_token_ids: Sequence[int]
     """The drafts that the model knows."""
     num_remaining: int
@@ -40,20 +45,26 @@ class PendingRound:
         """Whether its tokens are so many that they are cut in chunks."""
         return len(self.sequence.uncomputed()) > MAX_DECODE_ROWS
 
-    def work(self, prefill_rows: int) -> tuple[list[int], int]:
-        """The tokens to run, of a prefill no more than that, and how many of the last need logits.
+    @property
+    def num_places(self) -> int:
+        """How many tokens the sequence may have at most once the drafts are run."""
+        tree = self.drafts.parents
+        return len(self.sequence.log) + (max(depths(tree)) if tree else len(self.known_token_ids))
+
+    def work(self, kv: KVSequence[Any], prefill_rows: int) -> PassSequence:
+        """What to run, of a prefill no more tokens than that.
 
         No logits are needed of a chunk that the last committed token is not in.
         """
         if self.scoring is not None:
             max_rows = prefill_rows if self.is_prefill else MAX_DECODE_ROWS
-            return self.scoring.work(self.sequence, max_rows)
+            return PassSequence(kv, *self.scoring.work(self.sequence, max_rows))
         token_ids = [*self.sequence.uncomputed(), *self.known_token_ids]
         num_logits = 1 + len(self.known_token_ids)
         if self.is_prefill and len(token_ids) > prefill_rows:
             # The last committed token stays for the pass that runs the drafts.
-            return token_ids[: min(prefill_rows, len(token_ids) - num_logits)], 0
-        return token_ids, num_logits
+            return PassSequence(kv, token_ids[: min(prefill_rows, len(token_ids) - num_logits)], 0)
+        return PassSequence(kv, token_ids, num_logits, self.drafts.parents)
 
     def timed(self, result: VerifyResult, num_rows: int, num_sequences: int) -> VerifyResult:
         """The result of a pass of so many rows and sequences, with the times of this round."""

@@ -17,14 +17,18 @@ MAX_SCORED_ROWS = 128
 
 
 def committed_logprobs(
-    token_ids: Sequence[int], logits: Logits, settings: SequenceSettings
+    token_ids: Sequence[int],
+    logits: Logits,  # [1 + K, V], the rows behind the last committed token and behind each draft
+    path: Sequence[int],  # the drafts that were accepted
+    settings: SequenceSettings,
 ) -> tuple[TokenLogprobs, ...]:
-    """Of the tokens of a round, in the places of the rows [at least len(token_ids), V]."""
+    """Of the tokens of a round, each by the row behind the ones before it."""
     if settings.num_logprobs is None:
         return ()
+    rows = [logits[0], *(logits[1 + index] for index in path)]
     return tuple(
         token_logprobs(row, token_id, settings.num_logprobs)
-        for token_id, row in zip(token_ids, logits, strict=False)
+        for token_id, row in zip(token_ids, rows, strict=False)
     )
 
 

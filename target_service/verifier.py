@@ -26,6 +26,7 @@ from paceline.rounds import (
     VerifyRound,
     WorkerLoad,
 )
+from paceline.token_tree import path_along
 from target_service.acceptance import accept_drafts
 from target_service.pending_round import PendingRound
 from target_service.round_checks import misplaced, refusal, usable_drafts
@@ -95,8 +96,12 @@ class Verifier:
         if round.score_from is not None:
             return PendingRound(sequence, round.round, NO_DRAFTS, (), 0, Scoring(round.score_from))
         num_left = sequence.settings.max_length - len(sequence.log)
-        most = min(self._limits.max_speculative_tokens, num_left - 1)
-        drafts, known = usable_drafts(round.drafts, most, self._model.vocab_size)
+        drafts, known = usable_drafts(
+            round.drafts,
+            max_drafts=self._limits.max_speculative_tokens,
+            max_depth=num_left - 1,
+            vocab_size=self._model.vocab_size,
+        )
         num_remaining = min(max(round.max_new_tokens, 1), num_left)
         return PendingRound(
             sequence, round.round, drafts, known, num_remaining, features_from=round.features_from
@@ -139,7 +144,8 @@ class Verifier:
             share.pending.queue_s = share.pending.queue_s or started - share.pending.arrived_at
         rows = self._model.forward([share.work for share in shares])
         for share in shares:
-            self._table.ran(share.pending.sequence, share.work.token_ids)
+            work = share.work
+            self._table.ran(share.pending.sequence, work.token_ids[: work.num_stem])
         committed = [
             (share, self._answer(share.pending, logits))
             for share, logits in zip(shares, rows, strict=True)
@@ -170,17 +176,16 @@ class Verifier:
         for pending in by_age:
             sequence = pending.sequence
             kept = [share.pending.sequence for share in shares]
-            num_tokens = len(sequence.log) + len(pending.known_token_ids)
-            kv = self._table.reserve(sequence, num_tokens, keep=kept)
+            kv = self._table.reserve(sequence, pending.num_places, keep=kept)
             if kv is None:
                 continue
             if pending.scoring is not None:
                 self._table.rewind(sequence, pending.scoring.num_kept)
-            token_ids, num_logits = pending.work(prefill_rows)
+            work = pending.work(kv, prefill_rows)
             if pending.is_prefill:
-                prefill_rows -= len(token_ids)
-            if token_ids:
-                shares.append(_Share(pending, PassSequence(kv, token_ids, num_logits)))
+                prefill_rows -= len(work.token_ids)
+            if work.token_ids:
+                shares.append(_Share(pending, work))
         return shares
 
     def _is_ready(self, pending: PendingRound) -> bool:
@@ -237,11 +242,15 @@ class Verifier:
         settings, token_ids = sequence.settings, sequence.log.token_ids
         if self._grammars is not None:
             sequence.grammar = self._grammars.state(settings, sequence.grammar)
-        acceptance = accept_drafts(logits, pending.drafts, settings, token_ids, sequence.grammar)
+        drafts = pending.drafts
+        acceptance = accept_drafts(logits, drafts, settings, token_ids, sequence.grammar)
+        accepted = acceptance.token_ids[: acceptance.num_accepted_tokens]
+        path = path_along(drafts, accepted)
+        if drafts.parents:
+            self._table.keep_path(sequence, path, accepted)
         self._table.commit(sequence, acceptance.token_ids)
         pending.num_remaining -= len(acceptance.token_ids)
         last = pending.num_remaining < 1 or sequence.has_ended
-        num_drafts = len(pending.drafts.token_ids)
         if last:
             del self._waiting[sequence.sequence_id]
         else:
@@ -251,10 +260,10 @@ class Verifier:
             round=pending.round,
             start=start,
             token_ids=acceptance.token_ids,
-            num_draft_tokens=num_drafts,
+            num_draft_tokens=len(drafts.token_ids),
             num_accepted_tokens=acceptance.num_accepted_tokens,
             last=last,
-            logprobs=committed_logprobs(acceptance.token_ids, logits, settings),
+            logprobs=committed_logprobs(acceptance.token_ids, logits, path, settings),
             features=self._features(pending) if last else None,
         )
 

@@ -15,7 +15,7 @@ from coordinator.sequence import DraftWorker, TargetWorker
 from draft_service.proposer import Proposal
 from paceline.engine.device_worker import Stepper
 from paceline.engine.sequences import SequenceTable
-from paceline.rounds import WorkerLoad
+from paceline.rounds import Drafts, WorkerLoad
 from paceline.workers.round_client import RoundClient, WorkerLost
 
 PASS_S = 0.01
@@ -213,7 +213,7 @@ def _next_after(lost: object, workers: list[FaultyConnection]) -> FaultyConnecti
 class ScriptedDrafter:
     """Proposes what a script says, one entry a proposal, whatever was asked for; then nothing."""
 
-    def __init__(self, script: Iterable[Callable[[Proposal], list[int]]]) -> None:
+    def __init__(self, script: Iterable[Callable[[Proposal], list[int] | Drafts]]) -> None:
         self._script = iter(script)
         self._table = SequenceTable()
 
@@ -227,5 +227,8 @@ class ScriptedDrafter:
     def extend(self, proposals: list[Proposal]) -> None:
         for proposal in proposals:
             entry = next(self._script, None)
-            proposal.token_ids.extend(entry(proposal) if entry else [])
+            said = entry(proposal) if entry else []
+            drafts = said if isinstance(said, Drafts) else Drafts(said)
+            proposal.token_ids.extend(drafts.token_ids)
+            proposal.parents.extend(drafts.parents)
             proposal.is_done = True

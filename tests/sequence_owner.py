@@ -60,7 +60,7 @@ class Owner:
 
     def send(
         self,
-        drafts: Sequence[int] = (),
+        drafts: Sequence[int] | Drafts = (),
         start: int = 0,
         max_new_tokens: int = 1,
         score_from: int | None = None,
@@ -71,7 +71,7 @@ class Owner:
                 self.sequence_id,
                 self.num_rounds,
                 self.log.span(start),
-                Drafts(drafts),
+                drafts if isinstance(drafts, Drafts) else Drafts(drafts),
                 max_new_tokens,
                 self.settings if start == 0 else None,
                 score_from=score_from,
@@ -84,7 +84,7 @@ class Owner:
         self.log.token_ids.extend(result.token_ids)
 
     def ask(
-        self, drafts: Sequence[int] = (), start: int = 0, max_new_tokens: int = 1
+        self, drafts: Sequence[int] | Drafts = (), start: int = 0, max_new_tokens: int = 1
     ) -> VerifyResult:
         """One round to its end, alone on the worker."""
         assert self.send(drafts, start, max_new_tokens) is None

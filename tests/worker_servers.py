@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from fed_drafter import FedDrafter
+from tree_drafter import TreeDrafter, by_the_law
 
 from coordinator.admission import Limits
 from coordinator.generator import Generator
@@ -121,9 +122,11 @@ def draft_server(
     drafter: str,
     law: TableLaw = LAW,
     make_model: Callable[[TableLaw], TableModel] = TableModel,
+    make_drafter: Callable[[], Drafter] | None = None,
     **changes: Any,
 ) -> WorkerServer:
-    """A draft worker: `prompt-lookup`, `fed`, or any other name for one that runs a table model."""
+    """A draft worker: what `make_drafter` makes, or by its name `prompt-lookup`, `fed`, `trees`, or
+    any other name for one that runs a table model."""
     info = replace(INFO, drafter=drafter)
     if drafter != "fed":
         info = replace(info, feature_layers=(), feature_size=0)
@@ -134,10 +137,14 @@ def draft_server(
     def build() -> tuple[Proposer, Callable[[DeviceWorker[Any, Any]], AddService]]:
         method: Drafter
         match drafter:
+            case _ if make_drafter is not None:
+                method = make_drafter()
             case "prompt-lookup":
                 method = PromptLookupDrafter()
             case "fed":
                 method = FedDrafter(law)
+            case "trees":
+                method = TreeDrafter(by_the_law(law), law.vocab_size)
             case _:
                 method = ModelDrafter(make_model(law), GRAMMARS)
 

@@ -10,6 +10,7 @@ depends only on that row of the query and on the keys and values up to its posit
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -153,7 +154,7 @@ class TiledAttention:
 
 
 class SequenceRows:
-    """One sequence's rows in a pass, and views of its storage for every layer."""
+    """One sequence's rows in a pass, of a tree one branch's, and views of its storage."""
 
     def __init__(
         self,
@@ -183,12 +184,30 @@ class SequenceRows:
         )
 
 
-class AttentionPass:
-    """The attention of all sequences of one pass."""
+class TreeRows(NamedTuple):
+    """Rows of a tree in a pass, whose branches take each other's places in the storage."""
 
-    def __init__(self, attention: TiledAttention, sequences: Sequence[SequenceRows]) -> None:
+    rows: slice
+    kept: Tensor
+    """Where their keys and values stay, `[num_layers, 2, num_kv_heads, N, head_dim]`."""
+
+
+class AttentionPass:
+    """The attention of all sequences of one pass.
+
+    The branches of a depth-first tree are `SequenceRows` of one storage, in order: each is attended
+    to before the next one takes its place, and finds contiguous keys of its own path before it.
+    """
+
+    def __init__(
+        self,
+        attention: TiledAttention,
+        sequences: Sequence[SequenceRows],
+        trees: Sequence[TreeRows] = (),
+    ) -> None:
         self._attention = attention
         self._sequences = sequences
+        self._trees = trees
         self._masks: dict[int | None, list[Tensor]] = {}
 
     def attend(
@@ -203,6 +222,8 @@ class AttentionPass:
 
         Rows after the last sequence's are padding and get zeros.
         """
+        for tree in self._trees:
+            tree.kept[layer].copy_(key_value[tree.rows].permute(1, 2, 0, 3))
         if window not in self._masks:
             self._masks[window] = [s.mask(self._attention, window) for s in self._sequences]
         results = []

@@ -37,6 +37,11 @@ class KVStorage(Protocol[StorageT]):
     def copy_prefix(self, source: StorageT, target: StorageT, num_tokens: int) -> None:
         """Copy the KV of the first `num_tokens` tokens."""
 
+    def copy_path(
+        self, tree: StorageT, path: Sequence[int], target: StorageT, num_tokens: int
+    ) -> None:
+        """Copy the KV of these tokens of a tree to the places behind the first `num_tokens`."""
+
 
 @dataclass(eq=False, slots=True)
 class KVSequence(Generic[StorageT]):
@@ -48,6 +53,8 @@ class KVSequence(Generic[StorageT]):
     num_tokens: int = 0
     block_hashes: list[bytes] = field(default_factory=list)
     """Chain hashes of the full blocks that are registered for reuse."""
+    tree: StorageT | None = None
+    """What the last pass computed of a tree behind the tokens, in the tree's order."""
 
 
 class KVCache(Generic[StorageT]):
@@ -98,8 +105,16 @@ class KVCache(Generic[StorageT]):
         """Make room for `num_tokens` tokens in all; False, and nothing changed, if it is full."""
         return self._take(kv, num_tokens, keep=None)
 
+    def keep_path(self, kv: "KVSequence[StorageT]", path: Sequence[int]) -> None:
+        """Take these tokens of the tree, each the parent of the next, as what follows; drop it."""
+        assert kv.tree is not None, "no tree was run"
+        self._storage.copy_path(kv.tree, path, kv.storage, kv.num_tokens)
+        kv.num_tokens += len(path)
+        kv.tree = None
+
     def truncate(self, kv: "KVSequence[StorageT]", num_tokens: int) -> None:
         """Forget everything after the first `num_tokens` tokens; the room stays."""
+        kv.tree = None
         kv.num_tokens = min(kv.num_tokens, num_tokens)
         num_blocks = kv.num_tokens // BLOCK_SIZE
         for block_hash in kv.block_hashes[num_blocks:]:

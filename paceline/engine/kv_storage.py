@@ -8,6 +8,7 @@ Features are hidden states that drafters are fed with. They live where the KV li
 prefix that is found again brings its features along.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,8 +46,11 @@ class TorchStorage:
 
     def allocate(self, num_cells: int) -> SequenceStorage:
         """New storage, all zeros."""
+        return self.allocate_tokens(num_cells * CELL_SIZE)
+
+    def allocate_tokens(self, room: int) -> SequenceStorage:
+        """New storage for so many tokens, all zeros."""
         shape = self.shape
-        room = num_cells * CELL_SIZE
         key_value_shape = (shape.num_layers, 2, shape.num_kv_heads, room, shape.head_dim)
         return SequenceStorage(
             torch.zeros(key_value_shape, dtype=self.dtype),
@@ -65,6 +69,15 @@ class TorchStorage:
         """Copy KV and features of the first `num_tokens` tokens."""
         target.key_value[:, :, :, :num_tokens].copy_(source.key_value[:, :, :, :num_tokens])
         target.features[:num_tokens].copy_(source.features[:num_tokens])
+
+    def copy_path(
+        self, tree: SequenceStorage, path: Sequence[int], target: SequenceStorage, num_tokens: int
+    ) -> None:
+        """Copy KV and features of these tokens of a tree behind the first `num_tokens` tokens."""
+        end = num_tokens + len(path)
+        indices = torch.tensor(path, dtype=torch.long)
+        target.key_value[:, :, :, num_tokens:end] = tree.key_value[:, :, :, indices]
+        target.features[num_tokens:end] = tree.features[indices]
 
 
 def kv_bytes_per_token(model: PreTrainedModel, feature_size: int = 0) -> int:

@@ -8,12 +8,14 @@ or on how the KV before it came to be.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.engine.kv_cache import KVCache, KVSequence
+from paceline.token_tree import Branch, branches
 
 Logits = NDArray[np.float32]
 Features = NDArray[np.float16]
@@ -28,6 +30,22 @@ class PassSequence:
     token_ids: Sequence[int]
     num_logits: int
     """Logits rows wanted, for the last so many of `token_ids`; 0 for a chunk of a prefill."""
+    tree: Sequence[int] = ()
+    """The parents of a depth-first tree (`paceline.token_tree`) when the last so many of
+    `token_ids` are one; it grows from the token before them, and each of them gets a row."""
+
+    @property
+    def num_stem(self) -> int:
+        """How many of `token_ids` come before the tree."""
+        return len(self.token_ids) - len(self.tree)
+
+    def branches(self) -> list[Branch]:
+        """The runs of `token_ids` that follow one another, the tokens before the tree included."""
+        if not self.tree:
+            return [Branch(0, 0, len(self.token_ids))]
+        num_stem = self.num_stem
+        parents = range(-1, num_stem - 1), (num_stem + parent for parent in self.tree)
+        return [*branches([*chain(*parents)])]
 
 
 class LanguageModel(Protocol):
@@ -60,4 +78,7 @@ class LanguageModel(Protocol):
 
         Writes the KV of all `token_ids` and advances `kv.num_tokens` by their number. The caller
         has reserved the room (`KVCache.reserve`) and truncates afterwards what it does not keep.
+        What a tree holds stays beside the sequence until a path of it is kept
+        (`KVCache.keep_path`): it takes the room of its longest path, and `kv.num_tokens` does not
+        count it.
         """

@@ -128,6 +128,14 @@ class SequenceTable:
         """A pass has computed the KV of these tokens behind what was computed before."""
         sequence.computed.extend(token_ids)
 
+    def keep_path(
+        self, sequence: EngineSequence, path: Sequence[int], token_ids: Sequence[int]
+    ) -> None:
+        """Of the tree that a pass has run these tokens, at these indices, are to stay for now."""
+        assert sequence.kv is not None
+        self._cache().keep_path(sequence.kv, path)
+        sequence.computed.extend(token_ids)
+
     def rewind(self, sequence: EngineSequence, num_tokens: int) -> None:
         """Forget KV behind the first `num_tokens` tokens: those are to be run again."""
         if sequence.kv is not None and len(sequence.computed) > num_tokens:

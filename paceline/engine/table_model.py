@@ -186,6 +186,12 @@ class TableStorage:
         """Copy the first `num_tokens` tokens."""
         target[:num_tokens] = source[:num_tokens]
 
+    def copy_path(
+        self, tree: TokenIds, path: Sequence[int], target: TokenIds, num_tokens: int
+    ) -> None:
+        """Copy these tokens of a tree behind the first `num_tokens` tokens."""
+        target[num_tokens : num_tokens + len(path)] = tree[list(path)]
+
 
 class TableModel:
     """`LanguageModel` of a `TableLaw`, about 70 microseconds a row."""
@@ -242,9 +248,15 @@ class TableModel:
             raise IndexError(f"token ids outside the vocabulary of {self.vocab_size}")
         if share.num_logits > len(token_ids):
             raise ValueError(f"{share.num_logits} logits rows of {len(token_ids)} tokens")
-        start, end = share.kv.num_tokens, share.kv.num_tokens + len(token_ids)
-        if end > len(share.kv.storage):
-            raise ValueError(f"{end} tokens in a room reserved for {len(share.kv.storage)}")
-        share.kv.storage[start:end] = token_ids
-        share.kv.num_tokens = end
-        return self.law.logits(share.kv.storage[:end], share.num_logits)
+        kv, first_wanted = share.kv, len(token_ids) - share.num_logits
+        rows = []
+        for first, place, num_tokens in share.branches():
+            start, end = kv.num_tokens + place, kv.num_tokens + place + num_tokens
+            if end > len(kv.storage):
+                raise ValueError(f"{end} tokens in a room reserved for {len(kv.storage)}")
+            kv.storage[start:end] = token_ids[first : first + num_tokens]
+            num_wanted = min(max(first + num_tokens - first_wanted, 0), num_tokens)
+            rows.append(self.law.logits(kv.storage[:end], num_wanted))
+        kv.tree = token_ids[share.num_stem :] if share.tree else None
+        kv.num_tokens += share.num_stem
+        return np.concatenate(rows)

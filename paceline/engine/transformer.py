@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.engine.attention import AttentionPass, SequenceRows, TiledAttention
+from paceline.engine.attention import AttentionPass, SequenceRows, TiledAttention, TreeRows
 from paceline.engine.attention_shape import AttentionShape
 from paceline.engine.features import check_feature_layers
 from paceline.engine.fused_decoder import FusedDecoder, can_fuse
@@ -75,8 +76,8 @@ class TransformerModel:
             else HFDecoder(model, linears, max_model_len, feature_layers)
         )
         self._feature_size: int = len(feature_layers) * config.hidden_size
-        storage = TorchStorage(shape, model.dtype, self._feature_size)
-        self._kv_cache = KVCache(storage, -(-kv_cache_tokens // CELL_SIZE))
+        self._storage = TorchStorage(shape, model.dtype, self._feature_size)
+        self._kv_cache = KVCache(self._storage, -(-kv_cache_tokens // CELL_SIZE))
         self.numerics = self._digest()
 
     @property
@@ -115,33 +116,38 @@ class TransformerModel:
         token_ids: list[int] = []
         positions: list[int] = []
         wanted_rows: list[int] = []
-        sequences = []
+        sequences: list[SequenceRows] = []
+        trees: list[TreeRows] = []
         for part in batch:
-            start, num_rows = part.kv.num_tokens, len(part.token_ids)
-            end = start + num_rows
-            assert num_rows > 0 and end <= min(part.kv.num_cells * CELL_SIZE, self._max_model_len)
-            first_row = len(token_ids)
-            key_value = part.kv.storage.key_value
-            rows = SequenceRows(self._attention, key_value, first_row, start, num_rows)
-            sequences.append(rows)
+            storage, first_row = part.kv.storage, len(token_ids)
+            room = min(part.kv.num_cells * CELL_SIZE, self._max_model_len)
+            for first, place, num_rows in part.branches():
+                start = part.kv.num_tokens + place
+                assert num_rows > 0 and start + num_rows <= room
+                row = first_row + first
+                sequences.append(
+                    SequenceRows(self._attention, storage.key_value, row, start, num_rows)
+                )
+                positions.extend(range(start, start + num_rows))
             token_ids.extend(part.token_ids)
-            positions.extend(range(start, end))
-            wanted_rows.extend(range(len(token_ids) - part.num_logits, len(token_ids)))
+            end_row = len(token_ids)
+            wanted_rows.extend(range(end_row - part.num_logits, end_row))
+            part.kv.tree = None
+            if part.tree:
+                part.kv.tree = self._storage.allocate_tokens(len(part.tree))
+                rows = slice(end_row - len(part.tree), end_row)
+                trees.append(TreeRows(rows, part.kv.tree.key_value))
         num_wanted = len(wanted_rows)
         logits, features = self._decoder.run(
             torch.tensor(_filled(token_ids)),
             torch.tensor(_filled(positions)),
             torch.tensor(_filled(wanted_rows), dtype=torch.long),
-            AttentionPass(self._attention, sequences),
+            AttentionPass(self._attention, sequences, trees),
         )
-        first_row = 0
+        if self._feature_size:
+            _keep_features(batch, features)
         for part in batch:
-            start, num_rows = part.kv.num_tokens, len(part.token_ids)
-            if self._feature_size:
-                kept = part.kv.storage.features[start : start + num_rows]
-                kept.copy_(features[first_row : first_row + num_rows])
-            part.kv.num_tokens += num_rows
-            first_row += num_rows
+            part.kv.num_tokens += part.num_stem
         rows_of_logits: Logits = logits[:num_wanted, : self._vocab_size].float().numpy()
         bounds = np.cumsum([part.num_logits for part in batch])[:-1]
         return np.split(rows_of_logits, bounds)
@@ -175,6 +181,17 @@ class TransformerModel:
         digest = hashlib.blake2b("\n".join(facts).encode(), digest_size=16)
         digest.update(at_once.tobytes())
         return digest.hexdigest()
+
+
+def _keep_features(batch: Sequence[PassSequence], features: Tensor) -> None:
+    first_row = 0
+    for part in batch:
+        start, end_row = part.kv.num_tokens, first_row + len(part.token_ids)
+        stem, tree = features[first_row:end_row].split((part.num_stem, len(part.tree)))
+        part.kv.storage.features[start : start + part.num_stem].copy_(stem)
+        if part.kv.tree is not None:
+            part.kv.tree.features.copy_(tree)
+        first_row = end_row
 
 
 def _filled(rows: list[int]) -> list[int]:

@@ -32,7 +32,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 FACTORS: dict[str, tuple[str, ...]] = {
     "feature": tuple(FEATURES),
-    "drafter": ("draft-model", "prompt-lookup", "self", "auto"),
+    "drafter": ("draft-model", "prompt-lookup", "self", "trees", "auto"),
     "rule": ("coupled", "rejection", "block"),
     "endpoint": tuple(ENDPOINTS),
 }
@@ -46,6 +46,7 @@ async def service() -> AsyncIterator[TableService]:
         draft_server("draft-model", replace(LAW, disagreement=0.3)),
         draft_server("prompt-lookup"),
         draft_server("self"),
+        draft_server("trees"),
     ]
     async with table_service(drafts=drafts) as found:
         yield found

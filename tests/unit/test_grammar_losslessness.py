@@ -18,6 +18,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from lossless_runs import PROMPT, VOCAB_SIZE, answer, draft, new_sequence, target
 from plain_text import next_token, plain_text
+from trees import merged, trees
 from virtual_time import run_virtually
 
 from coordinator.sequence import RoundRefused
@@ -26,7 +27,7 @@ from draft_service.drafters.prompt_lookup import PromptLookupDrafter
 from draft_service.proposer import Proposal
 from paceline.engine.grammar import Grammars, GrammarState
 from paceline.engine.table_model import TableLaw, TableModel
-from paceline.rounds import AcceptanceRule, SequenceSettings
+from paceline.rounds import AcceptanceRule, Drafts, SequenceSettings
 
 TOKENS = [b"{", b"}", b'"', b":", b",", b"[", b"]", b"a", b"1", b'"a":', b"[]", b""]
 END = VOCAB_SIZE - 1
@@ -71,22 +72,26 @@ def sequence_settings(draw: st.DrawFn, num_prompt: int) -> SequenceSettings:
 
 
 @st.composite
-def scripts(draw: st.DrawFn, law: TableLaw) -> list[Callable[[Proposal], list[int]]]:
-    """Drafts: some right ones, then what the grammar may or may not allow."""
+def scripts(draw: st.DrawFn, law: TableLaw) -> list[Callable[[Proposal], Drafts]]:
+    """Drafts: some right ones, then or beside what the grammar may or may not allow."""
 
-    def entry(num_right: int, others: list[int]) -> Callable[[Proposal], list[int]]:
-        def propose(proposal: Proposal) -> list[int]:
+    def entry(num_right: int, others: Drafts) -> Callable[[Proposal], Drafts]:
+        def propose(proposal: Proposal) -> Drafts:
             settings = proposal.sequence.settings
             known = [*proposal.sequence.log.token_ids]
             for _ in range(num_right):
                 if known[-1] not in settings.stop_token_ids:
                     known.append(next_token(law, known, settings, GRAMMARS))
-            return [*known[len(proposal.sequence.log) :], *others]
+            right = known[len(proposal.sequence.log) :]
+            if others.parents:
+                return merged(others, Drafts(right))
+            return Drafts([*right, *others.token_ids])
 
         return propose
 
     token_ids = st.one_of(st.integers(0, VOCAB_SIZE + 1), st.just(END))
-    entries = st.builds(entry, st.integers(0, 5), st.lists(token_ids, max_size=6))
+    chains = st.builds(Drafts, st.lists(token_ids, max_size=6))
+    entries = st.builds(entry, st.integers(0, 5), st.one_of(chains, trees(token_ids, 6)))
     return draw(st.lists(entries, max_size=8))
 
 

@@ -1,5 +1,7 @@
 """The pool of cells against a plain model of it: what is found is right, and never too much."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,6 +28,11 @@ class ListStorage:
 
     def copy_prefix(self, source: list[int], target: list[int], num_tokens: int) -> None:
         target[:num_tokens] = source[:num_tokens]
+
+    def copy_path(
+        self, tree: list[int], path: Sequence[int], target: list[int], num_tokens: int
+    ) -> None:
+        target[num_tokens : num_tokens + len(path)] = [tree[index] for index in path]
 
 
 Cache = KVCache[list[int]]

@@ -27,6 +27,7 @@ from lossless_runs import (
     target,
 )
 from plain_text import next_token, plain_text
+from trees import merged, trees
 from virtual_time import run_virtually
 
 from coordinator.sequence import _Link
@@ -36,10 +37,11 @@ from draft_service.proposer import Proposal
 from paceline.engine.kv_cache import KVCache, KVSequence
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.errors import Unavailable
-from paceline.rounds import SequenceSettings, TokenSpan
+from paceline.rounds import Drafts, SequenceSettings, TokenSpan
 from paceline.token_log import TokenLog
+from paceline.token_tree import tree_fault
 
-Script = Callable[[Proposal], list[int]]
+Script = Callable[[Proposal], Drafts]
 
 FAULTS = st.sampled_from([*Fault, Fault.NONE, Fault.NONE])
 LAWS = st.builds(TableLaw, st.integers(0, 999), st.just(VOCAB_SIZE))
@@ -83,24 +85,35 @@ def sequence_settings(draw: st.DrawFn, num_prompt: int) -> SequenceSettings:
 
 @st.composite
 def scripts(draw: st.DrawFn, law: TableLaw) -> list[Script]:
-    """Drafts: some right ones, then anything; none; or a drafter that fails."""
+    """Drafts: some right ones, then anything, or beside anything in a tree, or in what is no tree;
+    none; or a drafter that fails."""
 
-    def entry(num_right: int, others: list[int], fails: bool) -> Script:
-        def propose(proposal: Proposal) -> list[int]:
+    def entry(num_right: int, others: Drafts, fails: bool) -> Script:
+        def propose(proposal: Proposal) -> Drafts:
             if fails:
                 raise ZeroDivisionError("injected")
             known = [*proposal.sequence.log.token_ids]
             for _ in range(num_right):
                 known.append(next_token(law, known, proposal.sequence.settings))
-            return [*known[len(proposal.sequence.log) :], *others]
+            right = known[len(proposal.sequence.log) :]
+            if tree_fault(others):
+                return others
+            if others.parents:
+                return merged(Drafts(right[:1]), others, Drafts(right))
+            return Drafts([*right, *others.token_ids])
 
         return propose
 
     token_ids = st.one_of(st.integers(0, VOCAB_SIZE + 1), st.just(2**32 - 1))
+    chains = st.lists(token_ids, max_size=9)
     entries = st.builds(
         entry,
         st.integers(0, 5),
-        st.lists(token_ids, max_size=9),
+        st.one_of(
+            st.builds(Drafts, chains),
+            trees(token_ids, 9),
+            st.builds(Drafts, chains, st.lists(st.integers(-2, 9), max_size=9)),
+        ),
         st.sampled_from([False, False, False, True]),
     )
     return draw(st.lists(entries, max_size=8))

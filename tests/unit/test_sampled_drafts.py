@@ -110,7 +110,7 @@ def test_a_draft_that_the_target_lacks_is_rejected_with_its_law(rule: Acceptance
 
 def test_what_is_trimmed_is_trimmed_with_its_law() -> None:
     supports = tuple(Support((id,), (1.0,)) for id in (1, 2, 3))
-    drafts, known = usable_drafts(Drafts((1, 2, 3), supports=supports), 2, VOCAB_SIZE)
+    drafts, known = usable_drafts(Drafts((1, 2, 3), supports=supports), 2, 9, VOCAB_SIZE)
     assert drafts == Drafts((1, 2), supports=supports[:2])
     assert known == (1, 2)
 
@@ -130,7 +130,7 @@ def test_drafts_whose_law_cannot_be_told_are_none_and_the_round_goes_on(
     supports: tuple[Support, ...],
 ) -> None:
     drafts = Drafts((1, 2), supports=supports)
-    assert usable_drafts(drafts, 9, VOCAB_SIZE) == (NO_DRAFTS, ())
+    assert usable_drafts(drafts, 9, 9, VOCAB_SIZE) == (NO_DRAFTS, ())
     result = verified(SAMPLED, drafts)
     assert (result.error, result.num_draft_tokens, len(result.token_ids)) == (None, 0, 1)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from coordinator.acceptance_rates import AcceptanceRates
 from coordinator.decode_loop import Committed, ProposeOutcome, RoundPlan, Speculation
 from coordinator.sequence import Sequence
 from coordinator.speculation import (
@@ -12,7 +13,6 @@ from coordinator.speculation import (
     FIRST_PAUSE_TOKENS,
     MAX_MISSES,
     PROBE_EVERY,
-    Acceptance,
     AdaptiveSpeculation,
     CostModel,
     ExactSpeculation,
@@ -194,12 +194,46 @@ def test_a_proposal_may_take_twice_the_usual_and_no_longer_than_a_plain_pass() -
 
 
 def test_drafts_behind_the_first_rejected_one_say_nothing() -> None:
-    acceptance = Acceptance()
-    acceptance.record(num_drafts=5, num_accepted=1, decay=1.0)
-    assert acceptance.tried == [1.0, 1.0]
-    assert acceptance.accepted == [1.0, 0.0]
+    acceptance = AcceptanceRates()
+    acceptance.record(range(-1, 4), range(1), decay=1.0)
+    assert acceptance.tried == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert acceptance.accepted == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert acceptance.rate(0, prior=0.5, prior_weight=1.0) == 0.75
     assert acceptance.rate(4, prior=0.5, prior_weight=1.0) == 0.5
+
+
+def test_in_a_tree_a_draft_counts_as_tried_where_its_parent_was_accepted() -> None:
+    acceptance = AcceptanceRates()
+    acceptance.record((-1, -1, 0, 1, 3), path=[1], decay=1.0)
+    assert acceptance.tried == [1.0, 1.0, 0.0, 1.0, 0.0]
+    assert acceptance.accepted == [0.0, 1.0, 0.0, 0.0, 0.0]
+    assert [acceptance.parent(place) for place in (2, 3, 9)] == [0, 1, None]
+
+
+def test_of_a_tree_as_much_is_asked_for_as_pays() -> None:
+    """Two siblings are right half of the time each; what else there is never is."""
+    speculation, sequence = AdaptiveSpeculation(experience(), MAX_DRAFTS), new_sequence()
+    sequence.commit(8, [9])
+    numbers = []
+    for index in range(100):
+        number = speculation.plan(sequence).num_speculative_tokens
+        numbers.append(number)
+        drafts = Drafts(range(number), (-1, -1, 0, 0, 1, 1, 2)[:number])
+        said = index % 2
+        is_accepted = said in drafts.token_ids
+        token_ids = (said, 9) if is_accepted else (said,)
+        committed = Committed(
+            token_ids=sequence.commit(len(sequence.log), token_ids),
+            num_draft_tokens=number,
+            num_accepted_tokens=int(is_accepted),
+            timing=RoundTiming(0, (21 + number) * 1000, 1 + number, pass_sequences=1),
+            elapsed_s=0.021,
+            propose=ProposeOutcome(drafts, 0.001 * number),
+            since_last_s=0.021,
+        )
+        speculation.observe(sequence, committed)
+    assert set(numbers[40:]) == {2, 3}
+    assert numbers[40:].count(3) <= 6, "a probe now and then"
 
 
 @pytest.mark.parametrize(

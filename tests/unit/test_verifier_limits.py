@@ -16,7 +16,7 @@ from sequence_owner import (
 )
 
 from draft_service.proposer import Proposer
-from paceline.rounds import Drafts, ProposeRound, RoundErrorReason, TokenSpan, VerifyRound
+from paceline.rounds import ProposeRound, RoundErrorReason, TokenSpan, VerifyRound
 from paceline.token_log import TokenLog
 
 
@@ -27,15 +27,6 @@ def refusal(owner: Owner, round: VerifyRound) -> tuple[RoundErrorReason, str]:
     assert answer.round == round.round
     assert not owner.verifier.has_work
     return answer.error.reason, answer.error.message
-
-
-def test_a_tree_is_refused_and_a_chain_with_parents_is_not() -> None:
-    owner = Owner(new_verifier())
-    round = VerifyRound("a", 1, owner.log.span(0), Drafts((1, 2), (-1, -1)), 1, GREEDY)
-    reason, message = refusal(owner, round)
-    assert reason is RoundErrorReason.INVALID_ARGUMENT
-    assert "drafts.parents" in message
-    assert owner.verifier.accept(replace(round, drafts=Drafts((1, 2), (-1, 0)))) is None
 
 
 def test_a_span_with_ids_that_are_no_tokens_is_refused() -> None:

@@ -1,0 +1,177 @@
+"""Rows, KV and features of a tree have the bits that plain decoding of each path gives."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_runs import extend, same_bits, text
+from families import FAMILIES, VOCAB_SIZE, family_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trees import indices, trees, ways
+
+from paceline.engine.kv_cache import KVCache, KVSequence
+from paceline.engine.kv_storage import SequenceStorage
+from paceline.engine.model import LanguageModel, PassSequence
+from paceline.engine.table_model import TableLaw, TableModel
+from paceline.engine.transformer import TransformerModel
+from paceline.rounds import Drafts
+from paceline.token_tree import Branch, depth_first
+
+LENGTH = 530
+TEXT = text(LENGTH, VOCAB_SIZE)
+BROAD = Drafts(tuple(range(16)), (-1, -1, 0, 0, 1, 2, -1, 2, 3, 5, 5, 6, 7, 0, 9, 11))
+"""Sixteen tokens in five levels."""
+KINDS = {
+    "fused": ("llama", torch.float32, True),
+    "fused_without_packed_linears": ("llama", torch.float32, False),
+    "sliding_window_and_bfloat16": ("mistral", torch.bfloat16, True),
+    "head_norms_and_bfloat16": ("qwen3", torch.bfloat16, True),
+    "as_transformers_computes_it": ("gemma3_text", torch.float32, True),
+    "as_transformers_computes_it_without_packed_linears": ("phi3", torch.bfloat16, False),
+}
+LAYERS = (0, 2, 3)
+
+
+@cache
+def model_of(kind: str) -> LanguageModel:
+    if kind == "table":
+        return TableModel(TableLaw(3, VOCAB_SIZE), max_model_len=1024)
+    return transformer(*KINDS[kind])
+
+
+def transformer(model_type: str, dtype: torch.dtype, is_packed: bool) -> TransformerModel:
+    module = family_model(model_type, dtype)
+    return TransformerModel(module, VOCAB_SIZE, 1024, 16 * 1024, is_packed, feature_layers=LAYERS)
+
+
+def opened(model: LanguageModel, num_tokens: int) -> KVSequence[object]:
+    """A sequence with the first tokens of `TEXT` computed."""
+    kv = model.kv_cache.open(TEXT[:1], salt="")
+    if num_tokens:
+        extend(model, kv, TEXT[:num_tokens])
+    return kv
+
+
+def content(model: LanguageModel, kv: KVSequence[object]) -> list[np.ndarray]:
+    """All that is kept of the tokens of a sequence, in bits."""
+    features = model.features(kv, 0, kv.num_tokens).view(np.uint16)
+    if isinstance(kv.storage, SequenceStorage):
+        key_value = kv.storage.key_value[:, :, :, : kv.num_tokens].contiguous()
+        return [key_value.view(torch.uint8).numpy(), features]
+    return [kv.storage[: kv.num_tokens], features]
+
+
+def check_tree(
+    model: LanguageModel, start: int, num_stem: int, drafts: Drafts, kept: int, mate: Drafts
+) -> None:
+    """Run a tree behind `start` computed tokens and others, beside another tree and a chain."""
+    tree, other = depth_first(drafts), depth_first(mate)
+    base = start + num_stem
+    kv, beside, chain = opened(model, start), opened(model, 7), opened(model, start)
+    for one, room in (
+        (kv, base + max(map(len, ways(tree)))),
+        (beside, 9 + max(map(len, ways(other)))),
+        (chain, base),
+    ):
+        assert model.kv_cache.reserve(one, room)
+    batch = [
+        PassSequence(
+            beside, [*TEXT[7:9], *other.token_ids], 1 + len(other.token_ids), other.parents
+        ),
+        PassSequence(
+            kv, [*TEXT[start:base], *tree.token_ids], 1 + len(tree.token_ids), tree.parents
+        ),
+        PassSequence(chain, TEXT[start:base], 1),
+    ]
+    _, rows, chain_rows = model.forward(batch)
+    plain = opened(model, base - 1)
+    assert same_bits(extend(model, plain, TEXT[base - 1 : base]), rows[:1])
+    assert same_bits(rows[:1], chain_rows)
+    for index, way in enumerate(ways(tree)):
+        model.kv_cache.truncate(plain, base)
+        expected = extend(model, plain, way, chunk=1)[-1:]
+        assert same_bits(rows[1 + index : 2 + index], expected)
+    if tree.parents:
+        assert kv.num_tokens == base
+        path = indices(tree.parents, kept)
+        model.kv_cache.keep_path(kv, path)
+        model.kv_cache.truncate(plain, base)
+        extend(model, plain, [tree.token_ids[index] for index in path], chunk=1)
+        assert kv.num_tokens == plain.num_tokens
+        pairs = zip(content(model, kv), content(model, plain), strict=True)
+        assert all(np.array_equal(found, expected) for found, expected in pairs)
+    for one in (kv, beside, chain, plain):
+        model.kv_cache.release(one)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "table"])
+@pytest.mark.parametrize("start", [3, 507, 511])
+def test_a_broad_tree_at_any_place_and_over_the_border_of_a_cell(kind: str, start: int) -> None:
+    for kept in (8, 12, 15):
+        check_tree(model_of(kind), start, 2, BROAD, kept, Drafts((7, 8, 9), (-1, -1, 0)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str) -> None:
+    model = transformer(family, torch.float32, True)
+    check_tree(model, 60, 1, BROAD, 10, Drafts((7, 8), (-1, -1)))
+
+
+@pytest.mark.parametrize("kind", ["fused", "sliding_window_and_bfloat16", "table"])
+@settings(max_examples=12, deadline=None)
+@given(
+    tree=trees(st.integers(0, VOCAB_SIZE - 1), 16),
+    mate=trees(st.integers(0, 3), 8),
+    start=st.sampled_from([0, 1, 40, 500, 509]),
+    num_stem=st.integers(1, 5),
+    kept=st.integers(0, 15),
+)
+def test_any_tree_beside_any_other(
+    kind: str, tree: Drafts, mate: Drafts, start: int, num_stem: int, kept: int
+) -> None:
+    kept = kept % len(tree.token_ids)
+    check_tree(model_of(kind), start, num_stem, tree, kept, mate)
+
+
+def is_exact() -> bool:
+    try:
+        check_tree(model_of("fused"), 40, 2, BROAD, 8, Drafts((7, 8), (-1, -1)))
+    except AssertionError:
+        return False
+    return True
+
+
+def keeps_the_last_branch(cache: KVCache[Any], kv: KVSequence[Any], path: Sequence[int]) -> None:
+    kv.num_tokens += len(path)
+
+
+def one_branch(part: PassSequence) -> list[Branch]:
+    return [Branch(0, 0, len(part.token_ids))]
+
+
+def all_behind_the_stem(part: PassSequence) -> list[Branch]:
+    found = BRANCHES(part)
+    return [found[0], *(Branch(first, part.num_stem, number) for first, _, number in found[1:])]
+
+
+BRANCHES = PassSequence.branches
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "mutant"),
+    [
+        (KVCache, "keep_path", keeps_the_last_branch),
+        (PassSequence, "branches", one_branch),
+        (PassSequence, "branches", all_behind_the_stem),
+    ],
+)
+def test_what_is_computed_in_a_wrong_place_is_caught(
+    monkeypatch: pytest.MonkeyPatch, place: type, name: str, mutant: Any
+) -> None:
+    assert is_exact()
+    monkeypatch.setattr(place, name, mutant)
+    assert not is_exact()
