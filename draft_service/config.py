@@ -21,6 +21,10 @@ class DraftSettings(ServiceSettings):
     """`draft-model`: Hugging Face id or directory of the draft model. `eagle`, `medusa` and `self`:
     the target's model; empty for the bundled one. `prompt-lookup` has none."""
 
+    target_tokenizer: str = ""
+    """`draft-model`: the target's model, or a directory with its tokenizer. Where the draft model
+    has other tokens, its drafts are translated. Unset: it must have the target's."""
+
     head: str = ""
     """`eagle` and `medusa`: directory of the head or heads, as published or as vLLM writes them.
     The target is started with the same, so that it keeps the hidden states."""
@@ -63,6 +67,11 @@ class DraftSettings(ServiceSettings):
             raise ValueError(
                 f"--model (PACELINE_MODEL) is {self.model!r}, but the drafter prompt-lookup "
                 "should have none"
+            )
+        if self.drafter != "draft-model" and self.target_tokenizer:
+            raise ValueError(
+                f"--target-tokenizer (PACELINE_TARGET_TOKENIZER) is {self.target_tokenizer!r}, but "
+                f"the drafter {self.drafter} should have none"
             )
         runs_head = self.drafter in ("eagle", "medusa")
         if runs_head and not self.head:

@@ -3,10 +3,12 @@
 With the target's own weights this is the method `self`, which accepts everything.
 """
 
+from typing import Protocol
+
 from draft_service.drafters.token_choice import TokenChoice
 from draft_service.proposer import Proposal
 from paceline.engine.grammar import Grammars
-from paceline.engine.model import LanguageModel, PassSequence
+from paceline.engine.model import LanguageModel, Logits, PassSequence
 from paceline.engine.sequences import EngineSequence, SequenceTable
 from paceline.rounds import WorkerLoad
 
@@ -14,13 +16,31 @@ MAX_CHUNK = 512
 """Rows of one sequence in a step; a longer prompt takes several."""
 
 
+class Choice(Protocol):
+    """Makes tokens of a model's rows."""
+
+    def begin(self, sequence: EngineSequence) -> None:
+        """A row of this sequence is being computed."""
+
+    def add(self, proposal: Proposal, logits: Logits) -> None:
+        """Add at least one token to the proposal, or mark it as done."""
+
+
 class ModelDrafter:
     """Runs a model one token per step, all sequences in one batch."""
 
-    def __init__(self, model: LanguageModel, grammars: Grammars | None = None) -> None:
-        """Without `grammars` it drafts as if there were none, which the target then rejects."""
+    def __init__(
+        self,
+        model: LanguageModel,
+        grammars: Grammars | None = None,
+        choice: Choice | None = None,
+    ) -> None:
+        """Without `grammars` it drafts as if there were none, which the target then rejects.
+
+        `choice`: what makes tokens of rows instead of `TokenChoice`.
+        """
         self._model = model
-        self._choice = TokenChoice(grammars)
+        self._choice = choice or TokenChoice(grammars)
         self._table = SequenceTable(model.kv_cache)
 
     @property

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 from draft_service.config import DraftSettings
 from draft_service.drafters.draft_model import ModelDrafter
 from draft_service.drafters.prompt_lookup import PromptLookupDrafter
+from draft_service.drafters.translated_model import translated_drafter
 from draft_service.proposer import Drafter
+from draft_service.translation.target_tokenizer import read_target_tokenizer
 from paceline import __version__
 from paceline.engine.grammar import Grammars
-from paceline.engine.worker_model import build_worker_model, prepare_torch
+from paceline.engine.tokenizer_files import tokenizer_digest, vocabulary_size
+from paceline.engine.worker_model import build_worker_model, cache_directory, prepare_torch
 from paceline.rounds import WorkerInfo
 
 if TYPE_CHECKING:
@@ -45,13 +48,21 @@ def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
 
 def _model(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
     loaded = build_worker_model(settings)
-    grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.model.vocab_size)
-    return ModelDrafter(loaded.model, grammars), replace(
+    files, vocab_size = loaded.tokenizer_files, loaded.model.vocab_size
+    if settings.target_tokenizer:
+        files = read_target_tokenizer(settings.target_tokenizer, cache_directory(settings))
+    drafter: Drafter
+    if tokenizer_digest(files) == loaded.tokenizer_digest:
+        drafter = ModelDrafter(loaded.model, Grammars.of_tokenizer(files, vocab_size))
+    else:
+        vocab_size = vocabulary_size(files)
+        drafter = translated_drafter(loaded.model, loaded.name, loaded.tokenizer_files, files)
+    return drafter, replace(
         info,
         model=loaded.name,
         numerics=loaded.numerics,
-        tokenizer_digest=loaded.tokenizer_digest,
-        vocab_size=loaded.model.vocab_size,
+        tokenizer_digest=tokenizer_digest(files),
+        vocab_size=vocab_size,
         max_model_len=loaded.model.max_model_len,
         num_parameters=loaded.num_parameters,
         pass_costs=loaded.pass_costs,

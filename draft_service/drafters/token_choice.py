@@ -6,6 +6,7 @@ position), so that both make the same choice wherever their laws are close (arXi
 """
 
 from array import array
+from collections.abc import Sequence
 
 from draft_service.proposer import Proposal
 from paceline.engine.draws import Draws
@@ -41,6 +42,24 @@ class TokenChoice:
                 proposal.is_done = True
         except (InvalidRequest, FloatingPointError):
             proposal.is_done = True
+
+    def within_grammar(self, sequence: EngineSequence, token_ids: Sequence[int]) -> Sequence[int]:
+        """As many of the tokens as go on with the sequence's grammar, a stop token behind them
+        included."""
+        try:
+            if not self._follows_grammar(sequence):
+                return ()
+        except InvalidRequest:
+            return ()
+        if sequence.grammar is None:
+            return token_ids
+        num_known = len(sequence.log)
+        num_kept = (
+            sequence.grammar.reach(sequence.log.token_ids + array("I", token_ids)) - num_known
+        )
+        following = token_ids[num_kept : num_kept + 1]
+        may_end = following and following[0] in sequence.settings.stop_token_ids
+        return token_ids[: num_kept + bool(may_end)]
 
     def _follows_grammar(self, sequence: EngineSequence) -> bool:
         """False while the sequence's grammar is being compiled: a draft waits for nothing."""

@@ -25,8 +25,8 @@ class ServeSettings(Settings):
     tests: everything is accepted, nothing is gained); `none` or `off`: plain decoding."""
 
     draft_model: str = ""
-    """Hugging Face id or directory of the model for the drafter `draft-model`. Its tokenizer must
-    be the target's."""
+    """Hugging Face id or directory of the model for the drafter `draft-model`. Where its tokenizer
+    is not the target's, its drafts are translated."""
 
     head: str = ""
     """Directory of a head made for the model: for the drafter `eagle` as published (`EAGLE-…`,

@@ -41,6 +41,8 @@ SETTLE_TIMEOUT_S = 2.0
 """How long the coordinator may take to find out what the drafts are, and whether Redis answers."""
 IN_MEMORY = "Sessions are kept in the coordinator's memory"
 DEFAULT_MAX_SPECULATIVE_TOKENS = 16
+BUNDLED_MODEL = "SmolLM2-135M-Instruct"
+"""What workers run when they are told no model."""
 
 
 class LocalService:
@@ -182,6 +184,8 @@ class LocalService:
             else:
                 has_own = settings.drafter == "draft-model"
                 values["model"] = settings.draft_model if has_own else settings.model
+                if has_own:
+                    values["target_tokenizer"] = settings.model or BUNDLED_MODEL
         num_threads = settings.num_threads or max(1, cores // replicas)
         values["num_threads"] = num_threads
         return self._start(module, name, values, num_threads, GRACE_S)

@@ -7,6 +7,7 @@ Invariant: what is found has a config and all its weights, or is refused by what
 """
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
@@ -19,6 +20,7 @@ from paceline.errors import InvalidConfig
 
 _WEIGHTS_FILE = "model.safetensors"
 _WEIGHTS_INDEX = "model.safetensors.index.json"
+_TOKENIZER_FILES = ["*.json", "*.jinja", "*.model"]
 _HUB_FILES = ["*.json", "*.jinja", "*.model", "model*.safetensors"]
 
 
@@ -37,11 +39,26 @@ def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
     if path.is_dir():
         _refuse_incomplete(model, path)
         return path
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
+    if _looks_like_path(model):
         raise InvalidConfig(f"model {model!r} is no directory")
     directory = _hub_directory(model, cache_dir)
     _refuse_incomplete(model, directory)
     return directory
+
+
+def resolve_tokenizer(model: str, cache_dir: Path | None = None) -> Path:
+    """As `resolve_model`, for its tokenizer alone: weights are neither missed nor fetched.
+
+    Raises:
+        InvalidConfig: there is no such directory, and no such model at hand or to be fetched.
+    """
+    path = Path(model).expanduser()
+    if model == DEFAULT_MODEL or (not path.is_dir() and _looks_like_path(model)):
+        return resolve_model(model, cache_dir)
+    if path.is_dir():
+        return path
+    fetch = partial(snapshot_download, model, cache_dir=cache_dir, allow_patterns=_TOKENIZER_FILES)
+    return _fetched(model, fetch)
 
 
 def first_line(error: Exception) -> str:
@@ -56,6 +73,11 @@ def _home_cache() -> Path:
         raise InvalidConfig("this user has no home directory: set cache_dir") from None
 
 
+def _looks_like_path(model: str) -> bool:
+    is_rooted = Path(model).expanduser().is_absolute() or model.startswith((".", "~"))
+    return is_rooted or model.count("/") > 1
+
+
 def _hub_directory(model: str, cache_dir: Path | None) -> Path:
     fetch = partial(snapshot_download, model, cache_dir=cache_dir, allow_patterns=_HUB_FILES)
     try:
@@ -65,6 +87,10 @@ def _hub_directory(model: str, cache_dir: Path | None) -> Path:
             return local
     except (OSError, ValueError, KeyError):
         pass
+    return _fetched(model, fetch)
+
+
+def _fetched(model: str, fetch: Callable[[], str]) -> Path:
     try:
         return Path(fetch())
     except (HfHubHTTPError, OSError, ValueError) as error:

@@ -68,7 +68,8 @@ class WorkerPool:
             raise UnfitWorker(
                 f"its model {info.model!r} has other tokens (tokenizer "
                 f"{info.tokenizer_digest[:12]}) than the target's {self.model.model!r} "
-                f"(tokenizer {self.model.tokenizer_digest[:12]})"
+                f"(tokenizer {self.model.tokenizer_digest[:12]}); a draft model that is told "
+                "--target-tokenizer translates"
             )
         if info.feature_layers not in ((), self.model.feature_layers):
             raise UnfitWorker(

@@ -13,7 +13,6 @@ import openai
 import pytest
 from aligned_head import aligned_head, save_target
 from serve_process import ServeProcess
-from tiny_models import save_checkpoint
 
 
 def paceline(*args: str) -> subprocess.CompletedProcess[str]:
@@ -89,22 +88,6 @@ def test_a_draft_that_is_killed_costs_speed_and_not_the_service(tmp_path: Path) 
         assert after["speculative_decoding"]["num_draft_tokens"] == 0
         served.process.send_signal(signal.SIGINT)
         assert served.end()[0] == 0
-
-
-def test_a_draft_that_does_not_fit_the_target_is_told_at_the_start(tmp_path: Path) -> None:
-    draft = save_checkpoint(tmp_path / "draft")
-    tokenizer = draft / "tokenizer.json"
-    content = json.loads(tokenizer.read_text())
-    vocabulary = content["model"]["vocab"]
-    first, second, *_ = vocabulary
-    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
-    tokenizer.write_text(json.dumps(content))
-    options = ("--model", "table:7", "--drafter", "draft-model", "--draft-model", str(draft))
-    with ServeProcess(*options, run_folder=tmp_path) as served:
-        served.wait_ready()
-        assert "has other tokens" in served.read_message("Warning: the draft at ")
-        answer = httpx.post(f"{served.url}/v1/completions", json={"prompt": "x", "max_tokens": 3})
-        assert answer.status_code == 200
 
 
 def test_a_head_drafts_for_the_model_that_it_was_made_for(tmp_path: Path) -> None:

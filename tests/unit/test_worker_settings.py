@@ -22,6 +22,11 @@ from target_service.config import TargetSettings
         (DraftSettings, {"drafter": "draft-model"}, "--model .* is required by the drafter draft-"),
         (DraftSettings, {"model": "m"}, "--model .* is 'm', but the drafter prompt-lookup should"),
         (DraftSettings, {"drafter": "eagle"}, "--head .* is required by the drafter eagle"),
+        (
+            DraftSettings,
+            {"target_tokenizer": "t"},
+            "--target-tokenizer .* is 't', but the drafter prompt-lookup should",
+        ),
         (DraftSettings, {"head": "h"}, "--head .* is 'h', but the drafter prompt-lookup should"),
         (TargetSettings, {"head": "h", "feature_layers": "1,2"}, "--feature-layers .* should not"),
     ],
