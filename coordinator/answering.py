@@ -6,6 +6,7 @@ recorded; several are computed again when they are resumed, which the seed makes
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -27,6 +28,11 @@ from paceline.errors import InvalidRequest, Unavailable
 from paceline.rounds import SequenceSettings, TokenLogprobs
 from paceline.token_log import TokenLog
 
+logger = logging.getLogger(__name__)
+
+PASSING_FAILURES = ("timeout", "lost")
+"""Of these every draft has some, and the pool logs drafts that are lost."""
+
 
 class Answering:
     """Makes the choices of requests, with everything that they share."""
@@ -42,6 +48,7 @@ class Answering:
         self._policies = policies
         self._store = store
         self._metrics = metrics
+        self._warned: set[tuple[str, str]] = set()
 
     async def choice(
         self, generation: Admitted, choice: int, tokenizer: Tokenizer, has_begun: asyncio.Event
@@ -61,6 +68,7 @@ class Answering:
             settings,
             TokenLog.of((*generation.prompt_token_ids, *recorded)),
             len(generation.prompt_token_ids),
+            tokenizer.vocab_size,
         )
         affinity = generation.placement or await self._affinity(generation)
         drafter = self._policies.drafter(request.speculation)
@@ -116,7 +124,19 @@ class Answering:
         generation.stats.record_proposal(num_proposed, compute_us)
         self._metrics.proposed(num_proposed, compute_us / 1e6)
         if propose.failure:
+            generation.stats.draft_failures[propose.failure] += 1
             self._metrics.draft_failed(propose.failure)
+            self._warn_once(workers.placement.draft, propose.failure)
+
+    def _warn_once(self, draft: str, failure: str) -> None:
+        """Say which draft is at fault, as soon as it is; what comes and goes says the pool."""
+        if failure not in PASSING_FAILURES and (draft, failure) not in self._warned:
+            self._warned.add((draft, failure))
+            logger.warning(
+                "draft worker %s: %s; such drafts change no text, and further ones are only "
+                "counted (paceline_draft_failures_total)",
+                *(draft, failure),
+            )
 
     def _keep_record(
         self,

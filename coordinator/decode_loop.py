@@ -12,14 +12,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 from collections.abc import Sequence as Items
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 
+from coordinator.draft_checks import UNCHECKED, checked_drafts, went_unchecked
 from coordinator.sequence import DraftLink, DraftWorker, Sequence, TargetLink, TargetWorker
 from paceline.errors import Unavailable
 from paceline.rounds import NO_DRAFTS, Drafts, Features, RoundTiming, TokenLogprobs
-from paceline.token_tree import path_along, rule_fault, tree_fault
+from paceline.token_tree import path_along
 from paceline.workers import WorkerLost
 
 MAX_LOSSES = 8
@@ -41,14 +42,20 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class ProposeOutcome:
-    """How a proposal went; `failure` says why there is none."""
+    """How a proposal went."""
 
     drafts: Drafts
     elapsed_s: float
     timing: RoundTiming = RoundTiming()
     failure: str = ""
+    """What is wrong with it, in a word or two; `drafts` are what can be used all the same."""
     is_predicted: bool = False
     """The drafts came with the plan, out of the client's prediction."""
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether there are no drafts, and should be."""
+        return bool(self.failure) and not self.drafts.token_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,8 @@ async def decode(
                     sent = perf_counter()
                     async for result in results:
                         now = perf_counter()
+                        if proposal and went_unchecked(drafts, result, sequence):
+                            proposal = replace(proposal, drafts=NO_DRAFTS, failure=UNCHECKED)
                         token_ids = sequence.commit(result.start, tuple(result.token_ids))
                         num_known = len(result.token_ids) - len(token_ids)
                         committed = Committed(
@@ -224,11 +233,8 @@ class _Drafting:
             result = await link.propose(num_speculative_tokens)
         except WorkerLost:
             return ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="lost")
-        elapsed_s = perf_counter() - sent
-        if tree_fault(result.drafts) or rule_fault(result.drafts, self._sequence.settings):
-            # The target would refuse the whole round.
-            return ProposeOutcome(NO_DRAFTS, elapsed_s, result.timing, failure="malformed")
-        return ProposeOutcome(result.drafts, elapsed_s, result.timing)
+        drafts, failure = checked_drafts(result, num_speculative_tokens, self._sequence)
+        return ProposeOutcome(drafts, perf_counter() - sent, result.timing, failure)
 
     def close(self) -> None:
         """Let the worker free the sequence."""

@@ -37,6 +37,10 @@ _OVERHEAD_BUCKETS = (
     *(tenth / 10_000 for tenth in range(1, 21)),
     *(0.0025, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.1),
 )
+_DRAFT_FAILURES = (
+    "Rounds whose drafts did not come (timeout, lost), could not be used (malformed, unchecked), "
+    "or were not what they should be (too_many, unknown_token, not_a_number, no_features)."
+)
 
 
 class Metrics:
@@ -53,9 +57,7 @@ class Metrics:
             "Drafts accepted, by their place in the round, counted from 0.",
             "position",
         )
-        self.draft_failures = self._counter(
-            "draft_failures", "Rounds that went on without the drafts they wanted.", "reason"
-        )
+        self.draft_failures = self._counter("draft_failures", _DRAFT_FAILURES, "reason")
         self.proposed_tokens = self._counter(
             "spec_decode_num_proposed_tokens", "Drafts that draft workers proposed."
         )
@@ -126,7 +128,7 @@ class Metrics:
         self.draft_compute.inc(compute_s)
 
     def draft_failed(self, reason: str) -> None:
-        """Count a round that got no drafts for this reason: one or two words, not a message."""
+        """Count a round whose drafts had this fault: one or two words, not a message."""
         self.draft_failures.labels(reason).inc()
 
     def show_traffic(self, totals: Mapping[str, tuple[int, int]]) -> None:

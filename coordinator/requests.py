@@ -5,6 +5,7 @@ Plain values, already validated in shape; whether a request fits the model is ch
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -112,6 +113,8 @@ class SpeculativeStats:
     """Drafts that draft workers proposed; the target may have checked fewer."""
     draft_compute_us: int = 0
     """What draft workers computed for the rounds."""
+    draft_failures: Counter[str] = field(default_factory=Counter)
+    """Rounds whose drafts did not come, or were not what was asked for, by reason."""
 
     @property
     def tokens_per_target_pass(self) -> float:
@@ -152,6 +155,7 @@ class SpeculativeStats:
     def add(self, other: "SpeculativeStats") -> None:
         """Add the counts of another answer."""
         self.record_proposal(other.num_proposed_tokens, other.draft_compute_us)
+        self.draft_failures.update(other.draft_failures)
         self.num_target_passes += other.num_target_passes
         self.num_spec_steps += other.num_spec_steps
         self.num_draft_tokens += other.num_draft_tokens

@@ -41,6 +41,8 @@ class Sequence:
     settings: SequenceSettings
     log: TokenLog
     num_prompt_tokens: int
+    vocab_size: int = 0
+    """The target's token ids are smaller than this; 0: not known."""
     sequence_id: str = field(default_factory=lambda: secrets.token_hex(16))
     _last_round: int = 0
 

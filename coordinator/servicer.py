@@ -171,4 +171,5 @@ def _stats(stats: SpeculativeStats) -> coordinator_pb2.SpeculativeDecodingMetric
         num_committed_tokens=stats.num_committed_tokens,
         num_proposed_tokens=stats.num_proposed_tokens,
         draft_compute_us=stats.draft_compute_us,
+        draft_failures=stats.draft_failures,
     )

@@ -181,7 +181,7 @@ class AdaptiveSpeculation:
         self._patience.observe(committed)
         propose = committed.propose
         if propose is not None:
-            num_made = self._num_wanted if propose.failure else len(propose.drafts.token_ids)
+            num_made = self._num_wanted if propose.is_missed else len(propose.drafts.token_ids)
             self._shared.costs.record_propose(num_made, propose.elapsed_s)
         parents, path = committed.drafts_and_path()
         self._acceptance.record(parents, path, DECAY)
@@ -260,7 +260,7 @@ class _Patience:
         """Count a miss, or forget the misses."""
         if committed.propose is None:
             return
-        if committed.propose.failure:
+        if committed.propose.is_missed:
             self._num_misses += 1
         else:
             self._num_misses = 0

@@ -14,6 +14,7 @@ from paceline.engine.feature_rows import FeatureRows
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.engine.settings_checks import unusable
 from paceline.rounds import (
+    DraftFault,
     Drafts,
     ProposeResult,
     ProposeRound,
@@ -37,6 +38,8 @@ class Proposal:
     parents: list[int] = field(default_factory=list)
     """One per token when they are a tree (`paceline.token_tree`), the most likely ones first."""
     is_done: bool = False
+    fault: DraftFault | None = None
+    """What is wrong where it ends."""
 
     def add(self, token_id: int) -> None:
         """Propose one more token; nothing is worth proposing behind a stop token."""
@@ -188,7 +191,16 @@ def _result(sequence_id: str, pending: _Pending, num_sequences: int, now: float)
         drafts=drafts,
         timing=timing,
         features_from=_features_from(proposal.sequence),
+        fault=proposal.fault or _missing_features(proposal.sequence),
     )
+
+
+def _missing_features(sequence: EngineSequence) -> DraftFault | None:
+    """The newest token has none yet; all others should."""
+    features = sequence.features
+    if features is None or features.end >= len(sequence.log) - 1:
+        return None
+    return DraftFault.NO_FEATURES
 
 
 def _features_from(sequence: EngineSequence) -> int | None:

@@ -143,6 +143,13 @@ class ProposeRound:
     features: Features | None = None
 
 
+class DraftFault(Enum):
+    """What is wrong with a drafter, or with what it is fed; values as in the protocol."""
+
+    NOT_A_NUMBER = 1
+    NO_FEATURES = 2
+
+
 @dataclass(frozen=True, slots=True)
 class ProposeResult:
     """The answer to a `ProposeRound`; with `held` set the caller sends again from there."""
@@ -155,6 +162,8 @@ class ProposeResult:
     error: RoundError | None = None
     features_from: int | None = None
     """Where the features begin that the drafter lacks; None when it is not fed with any."""
+    fault: DraftFault | None = None
+    """What kept the drafter from proposing more, when it should not have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Between plain rounds (`paceline.rounds`) and protocol messages (`paceline.v1`)."""
 
 from paceline.rounds import (
+    DraftFault,
     PassCost,
     ProposeResult,
     ProposeRound,
@@ -63,6 +64,7 @@ def propose_result_to_wire(result: ProposeResult) -> draft_pb2.ProposeResult:
         timing=_timing_to_wire(result.timing),
         error=_error_to_wire(result.error),
         features_from=result.features_from,
+        fault=draft_pb2.DraftFault.Name(result.fault.value if result.fault else 0),
     )
 
 
@@ -76,6 +78,7 @@ def propose_result_from_wire(message: draft_pb2.ProposeResult) -> ProposeResult:
         timing=_timing_from_wire(message.timing),
         error=_error_from_wire(message.error) if message.HasField("error") else None,
         features_from=message.features_from if message.HasField("features_from") else None,
+        fault=_fault_from_wire(message.fault),
     )
 
 
@@ -228,6 +231,10 @@ def _timing_from_wire(message: tokens_pb2.RoundTiming) -> RoundTiming:
         pass_rows=message.pass_rows,
         pass_sequences=message.pass_sequences,
     )
+
+
+def _fault_from_wire(value: int) -> DraftFault | None:
+    return DraftFault(value) if value in {fault.value for fault in DraftFault} else None
 
 
 def _error_to_wire(error: RoundError | None) -> tokens_pb2.RoundError | None:

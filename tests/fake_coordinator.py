@@ -17,6 +17,7 @@ SPECULATION = {
     "acceptance_histogram": [0, 1, 0, 0, 0],
     "num_proposed_tokens": 5,
     "draft_compute_ms": 2.0,
+    "draft_failures": {"unknown_token": 2},
 }
 STATUS: dict[str, Any] = {
     "ready": True,

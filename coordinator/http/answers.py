@@ -167,6 +167,7 @@ def speculative_decoding(stats: SpeculativeStats, num_spec_tokens: int = 0) -> d
         "tokens_per_target_pass": stats.tokens_per_target_pass,
         "num_proposed_tokens": stats.num_proposed_tokens,
         "draft_compute_ms": stats.draft_compute_us / 1000,
+        "draft_failures": dict(stats.draft_failures),
     }
 
 

@@ -5,6 +5,7 @@ position), so that both make the same choice wherever their laws are close (arXi
 `rejection` and `block` it samples with noise of its own and tells from what.
 """
 
+import logging
 from array import array
 from collections.abc import Sequence
 
@@ -15,7 +16,9 @@ from paceline.engine.model import Logits
 from paceline.engine.sampling import choose_token, token_law
 from paceline.engine.sequences import EngineSequence
 from paceline.errors import InvalidRequest
-from paceline.rounds import AcceptanceRule
+from paceline.rounds import AcceptanceRule, DraftFault
+
+logger = logging.getLogger(__name__)
 
 
 class TokenChoice:
@@ -24,6 +27,7 @@ class TokenChoice:
     def __init__(self, grammars: Grammars | None = None) -> None:
         """Without `grammars` it drafts as if there were none, which the target then rejects."""
         self._grammars = grammars
+        self._has_warned = False
 
     def begin(self, sequence: EngineSequence) -> None:
         """Let the sequence's grammar be compiled, while something else is computed."""
@@ -40,8 +44,13 @@ class TokenChoice:
                 _add_token(proposal, logits)
             else:
                 proposal.is_done = True
-        except (InvalidRequest, FloatingPointError):
+        except InvalidRequest:
             proposal.is_done = True
+        except FloatingPointError as error:
+            proposal.is_done, proposal.fault = True, DraftFault.NOT_A_NUMBER
+            if not self._has_warned:
+                logger.warning("a proposal ends: %s Further ones are not logged.", error)
+            self._has_warned = True
 
     def within_grammar(self, sequence: EngineSequence, token_ids: Sequence[int]) -> Sequence[int]:
         """As many of the tokens as go on with the sequence's grammar, a stop token behind them

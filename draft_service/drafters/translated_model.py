@@ -33,7 +33,7 @@ from paceline.engine.model import LanguageModel, Logits
 from paceline.engine.sequences import EngineSequence, SequenceTable
 from paceline.engine.tokenizer_files import TokenizerFile, first_vocabulary_difference
 from paceline.errors import InvalidConfig
-from paceline.rounds import TokenSpan, WorkerLoad
+from paceline.rounds import DraftFault, TokenSpan, WorkerLoad
 from paceline.token_log import TokenLog, common_length
 
 logger = logging.getLogger(__name__)
@@ -94,6 +94,7 @@ class TextChoice:
         assert isinstance(twin, Twin)
         token_id = int(logits.argmax())
         if not np.isfinite(logits[token_id]):
+            twin.proposal.fault = DraftFault.NOT_A_NUMBER
             self.propose(twin)
             return
         twin.token_ids.append(token_id)

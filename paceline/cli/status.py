@@ -56,5 +56,10 @@ def _print(found: dict[str, Any]) -> None:
             if num_drafts
             else "no drafts yet",
         ),
+        (
+            "draft failures",
+            ", ".join(f"{number} {reason}" for reason, number in stats["draft_failures"].items())
+            or "none",
+        ),
     ):
         terminal.results.print(f"{title}: {value}", soft_wrap=True, markup=False)

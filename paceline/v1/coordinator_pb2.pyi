@@ -165,7 +165,14 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., accepted_prediction_tokens: _Optional[int] = ..., rejected_prediction_tokens: _Optional[int] = ...) -> None: ...
 
 class SpeculativeDecodingMetrics(_message.Message):
-    __slots__ = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram", "num_target_passes", "num_committed_tokens", "num_proposed_tokens", "draft_compute_us")
+    __slots__ = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram", "num_target_passes", "num_committed_tokens", "num_proposed_tokens", "draft_compute_us", "draft_failures")
+    class DraftFailuresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NUM_SPEC_STEPS_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +181,7 @@ class SpeculativeDecodingMetrics(_message.Message):
     NUM_COMMITTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROPOSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_COMPUTE_US_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FAILURES_FIELD_NUMBER: _ClassVar[int]
     num_spec_steps: int
     num_draft_tokens: int
     num_accepted_draft_tokens: int
@@ -182,7 +190,8 @@ class SpeculativeDecodingMetrics(_message.Message):
     num_committed_tokens: int
     num_proposed_tokens: int
     draft_compute_us: int
-    def __init__(self, num_spec_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_draft_tokens: _Optional[int] = ..., acceptance_histogram: _Optional[_Iterable[int]] = ..., num_target_passes: _Optional[int] = ..., num_committed_tokens: _Optional[int] = ..., num_proposed_tokens: _Optional[int] = ..., draft_compute_us: _Optional[int] = ...) -> None: ...
+    draft_failures: _containers.ScalarMap[str, int]
+    def __init__(self, num_spec_steps: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., num_accepted_draft_tokens: _Optional[int] = ..., acceptance_histogram: _Optional[_Iterable[int]] = ..., num_target_passes: _Optional[int] = ..., num_committed_tokens: _Optional[int] = ..., num_proposed_tokens: _Optional[int] = ..., draft_compute_us: _Optional[int] = ..., draft_failures: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ToolCallDelta(_message.Message):
     __slots__ = ("number", "id", "name", "arguments")

@@ -1,11 +1,21 @@
 from paceline.v1 import tokens_pb2 as _tokens_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class DraftFault(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAFT_FAULT_UNSPECIFIED: _ClassVar[DraftFault]
+    DRAFT_FAULT_NOT_A_NUMBER: _ClassVar[DraftFault]
+    DRAFT_FAULT_NO_FEATURES: _ClassVar[DraftFault]
+DRAFT_FAULT_UNSPECIFIED: DraftFault
+DRAFT_FAULT_NOT_A_NUMBER: DraftFault
+DRAFT_FAULT_NO_FEATURES: DraftFault
 
 class DraftServiceGetInfoRequest(_message.Message):
     __slots__ = ()
@@ -44,13 +54,14 @@ class ProposeRequest(_message.Message):
     def __init__(self, rounds: _Optional[_Iterable[_Union[ProposeRound, _Mapping]]] = ..., closed_sequence_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProposeResult(_message.Message):
-    __slots__ = ("sequence_id", "round", "held", "drafts", "timing", "features_from", "error")
+    __slots__ = ("sequence_id", "round", "held", "drafts", "timing", "features_from", "fault", "error")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FROM_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     sequence_id: str
     round: int
@@ -58,8 +69,9 @@ class ProposeResult(_message.Message):
     drafts: _tokens_pb2.Drafts
     timing: _tokens_pb2.RoundTiming
     features_from: int
+    fault: DraftFault
     error: _tokens_pb2.RoundError
-    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., held: _Optional[int] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., timing: _Optional[_Union[_tokens_pb2.RoundTiming, _Mapping]] = ..., features_from: _Optional[int] = ..., error: _Optional[_Union[_tokens_pb2.RoundError, _Mapping]] = ...) -> None: ...
+    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., held: _Optional[int] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., timing: _Optional[_Union[_tokens_pb2.RoundTiming, _Mapping]] = ..., features_from: _Optional[int] = ..., fault: _Optional[_Union[DraftFault, str]] = ..., error: _Optional[_Union[_tokens_pb2.RoundError, _Mapping]] = ...) -> None: ...
 
 class ProposeResponse(_message.Message):
     __slots__ = ("results", "load")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paceline import sequence_wire, wire
 from paceline.rounds import (
     AcceptanceRule,
+    DraftFault,
     Drafts,
     Features,
     PassCost,
@@ -107,6 +108,7 @@ PROPOSE_RESULTS = st.builds(
     TIMINGS,
     st.none() | ERRORS,
     features_from=st.none() | U32,
+    fault=st.none() | st.sampled_from(DraftFault),
 )
 VERIFY_RESULTS = st.builds(
     VerifyResult,
