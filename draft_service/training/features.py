@@ -4,7 +4,7 @@ A directory with `feat.npy` (float16 `[num_tokens, width]`: the inputs of the fe
 the last state behind the last norm), `ids.npy` (int32 `[num_tokens]`), `starts.npy` (where each
 sequence begins, and the end) and `order.npy` (which sequence of the text each is: a seeded random
 order, so that reading from the front is reading at random). `captured.json` counts the sequences
-that are there while the others are still to come; without it all are.
+that are there while the others are still to come, and says whose they are; without it all are.
 
 Invariant: whoever opens a directory knows that it belongs to this text and this target's shape.
 """
@@ -36,6 +36,8 @@ class FeatureFiles:
     starts: IntArray
     order: IntArray
     """The sequence of the text that each is."""
+    target: str
+    """Digest of the target that they come from."""
 
     @property
     def num_sequences(self) -> int:
@@ -54,17 +56,21 @@ class FeatureFiles:
         """Say that the features of so many sequences are on disk."""
         if isinstance(self.states, np.memmap):
             self.states.flush()
-        write_text_whole(self.directory / PROGRESS, json.dumps({"num_sequences": num_captured}))
+        _write_progress(self.directory, num_captured, self.target)
 
 
-def open_features(directory: Path, text: TrainingText, width: int, seed: int) -> FeatureFiles:
+def open_features(
+    directory: Path, text: TrainingText, width: int, target: str, seed: int | None
+) -> FeatureFiles:
     """The features in `directory`, where room for them is made if there are none.
+
+    `target`: digest of the model. `seed` of the order in which room is made; None: the text's own.
 
     Raises:
         InvalidConfig: they belong to another text or target, or there is no room.
     """
     if not (directory / "order.npy").exists():
-        _create(directory, text, width, seed)
+        _create(directory, text, width, target, seed)
     try:
         states = np.load(directory / STATES, mmap_mode="r+")
         ids, starts, order = (np.load(directory / f"{name}.npy") for name in _SMALL)
@@ -83,19 +89,18 @@ def open_features(directory: Path, text: TrainingText, width: int, seed: int) ->
             f"features {str(directory)!r}: {STATES} has the shape {list(states.shape)} and type "
             f"{states.dtype}; expected {list(shape)} and float16 by the model"
         )
-    if not (directory / PROGRESS).exists() and not states[-1].any():
-        raise InvalidConfig(
-            f"features {str(directory)!r}: the last rows of {STATES} are empty and there is no "
-            f"{PROGRESS} to say how many are there; expected a finished capture"
-        )
-    return FeatureFiles(directory, states, ids, starts.astype(np.int64), order.astype(np.int64))
+    _check_progress(directory, target, is_finished=bool(states[-1].any()))
+    starts, order = starts.astype(np.int64), order.astype(np.int64)
+    return FeatureFiles(directory, states, ids, starts, order, target)
 
 
 _SMALL = ("ids", "starts", "order")
 
 
-def _create(directory: Path, text: TrainingText, width: int, seed: int) -> None:
-    order = np.random.default_rng(seed).permutation(text.num_sequences)
+def _create(directory: Path, text: TrainingText, width: int, target: str, seed: int | None) -> None:
+    order = np.arange(text.num_sequences)
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(text.num_sequences)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         np.lib.format.open_memmap(
@@ -105,9 +110,30 @@ def _create(directory: Path, text: TrainingText, width: int, seed: int) -> None:
         raise InvalidConfig(
             f"features {str(directory)!r} cannot be written: {error.strerror}"
         ) from None
-    write_text_whole(directory / PROGRESS, json.dumps({"num_sequences": 0}))
+    _write_progress(directory, 0, target)
     for name, array in zip(_SMALL, _arranged(text, order), strict=True):
         write_whole(directory / f"{name}.npy", partial(np.save, arr=array))
+
+
+def _write_progress(directory: Path, num_sequences: int, target: str) -> None:
+    table = {"num_sequences": num_sequences, "target": target}
+    write_text_whole(directory / PROGRESS, json.dumps(table))
+
+
+def _check_progress(directory: Path, target: str, is_finished: bool) -> None:
+    path = directory / PROGRESS
+    if path.exists():
+        found = json.loads(path.read_text()).get("target")
+        if found != target:
+            raise InvalidConfig(
+                f"features {str(directory)!r}: are of a target with the digest {found}; expected "
+                f"{target}, the model's (or another directory)"
+            )
+    elif not is_finished:
+        raise InvalidConfig(
+            f"features {str(directory)!r}: the last rows of {STATES} are empty and there is no "
+            f"{PROGRESS} to say how many are there; expected a finished capture"
+        )
 
 
 def _arranged(text: TrainingText, order: NDArray[np.integer]) -> tuple[NDArray[np.integer], ...]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,72 +14,132 @@ from draft_service.training.capture import capture_features
 from draft_service.training.checkpoint import bind_directory
 from draft_service.training.eagle_training import train_eagle
 from draft_service.training.features import FeatureFiles, open_features
+from draft_service.training.openings import Opening, Openings, read_prompts
+from draft_service.training.own_text import move_features, write_own_text
 from draft_service.training.progress import Progress
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.text import TrainingText, read_text
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.loading import LoadedModel, load_model
+from paceline.engine.model_directory import resolve_model
 
 _WITHOUT_INFLUENCE = frozenset(
-    {"log_level", "cache_dir", "num_threads", "device", "data", "features", "output", "model"}
-    | {"evaluate_every"}
+    {"log_level", "cache_dir", "num_threads", "device", "features", "output", "evaluate_every"}
 )
-"""Settings that may change when a training goes on; of some of them the contents may not."""
+"""Settings that may change when a training goes on."""
 
 
 def run(settings: TrainingSettings) -> Path:
     """Everything; returns the directory of the trained drafter. Raises `InvalidConfig`."""
     if settings.num_threads is not None:
         torch.set_num_threads(settings.num_threads)
-    output = Path(settings.output).expanduser()
-    progress = Progress(output)
-    loaded = load_model(
-        settings.model or DEFAULT_MODEL,
-        dtype="float32",
-        device=settings.device,
-        cache_dir=Path(settings.cache_dir).expanduser() if settings.cache_dir else None,
-    )
-    config = loaded.module.config.get_text_config()
-    text = read_text(Path(settings.data).expanduser(), config.vocab_size)
-    bind_directory(output, _facts(settings, loaded, text))
-    num_layers = config.num_hidden_layers
-    layer_ids = (2, num_layers // 2, num_layers - 3)
-    features = open_features(
-        Path(settings.features).expanduser() if settings.features else output / "features",
-        text,
-        (len(layer_ids) + 1) * config.hidden_size,
-        settings.seed,
-    )
-    _capture(loaded, layer_ids, features, progress)
-    return train_eagle(settings, loaded, text, features, layer_ids, progress)
+    return _Stages(settings).run()
 
 
-def _capture(
-    loaded: LoadedModel, layer_ids: tuple[int, ...], features: FeatureFiles, progress: Progress
-) -> None:
-    first, started = features.num_captured, time.monotonic()
+def model_digest(loaded: LoadedModel) -> str:
+    """Of the weights that a drafter depends on most closely."""
+    matrix = loaded.module.get_output_embeddings().weight
+    decoder: Any = loaded.module.base_model
+    last = [weight for _, weight in sorted(decoder.layers[-1].state_dict().items())]
+    return _digest(*(weight.detach().float().cpu().numpy() for weight in [matrix, *last]))
 
-    def say(num_captured: int) -> None:
-        num_tokens = features.starts[num_captured] - features.starts[first]
-        progress.say(
-            f"features of {num_captured}/{features.num_sequences} sequences  "
-            f"{num_tokens / (time.monotonic() - started):.0f} tokens/s"
+
+class _Stages:
+    def __init__(self, settings: TrainingSettings) -> None:
+        self._settings = settings
+        self._output = Path(settings.output).expanduser()
+        self._progress = Progress(self._output)
+        model = settings.model or DEFAULT_MODEL
+        cache_dir = Path(settings.cache_dir).expanduser() if settings.cache_dir else None
+        self._loaded = load_model(
+            model, dtype="float32", device=settings.device, cache_dir=cache_dir
+        )
+        self._directory = resolve_model(model, cache_dir)
+        config = self._loaded.module.config.get_text_config()
+        num_layers = config.num_hidden_layers
+        self._vocab_size: int = config.vocab_size
+        self._layer_ids = (2, num_layers // 2, num_layers - 3)
+        self._width = (len(self._layer_ids) + 1) * config.hidden_size
+        self._target = model_digest(self._loaded)
+
+    def run(self) -> Path:
+        settings = self._settings
+        if settings.data:
+            text = read_text(Path(settings.data).expanduser(), self._vocab_size)
+            self._bind(_digest(text.ids, text.starts, text.answer_starts))
+            features = self._open(text, settings.seed)
+        else:
+            self._bind(None)
+            text = self._own_text()
+            features = self._open(text, None)
+            move_features(self._output, features, self._rate("features", features.num_sequences))
+        self._capture(features)
+        return train_eagle(settings, self._loaded, text, features, self._layer_ids, self._progress)
+
+    def _bind(self, data: str | None) -> None:
+        """The output directory belongs to what decides the trained weights."""
+        prompts = self._settings.prompts
+        facts = self._settings.model_dump(mode="json", exclude=set(_WITHOUT_INFLUENCE)) | {
+            "model": f"{self._loaded.name} {self._target}",
+            "data": data,
+            "prompts": _file_digest(Path(prompts).expanduser()) if prompts else None,
+        }
+        bind_directory(self._output, facts)
+
+    def _open(self, text: TrainingText, seed: int | None) -> FeatureFiles:
+        features = self._settings.features
+        directory = Path(features).expanduser() if features else self._output / "features"
+        return open_features(directory, text, self._width, self._target, seed)
+
+    def _own_text(self) -> TrainingText:
+        loaded, settings = self._loaded, self._settings
+        return write_own_text(
+            self._output,
+            loaded.module,
+            self._layer_ids,
+            self._openings(),
+            loaded.eos_token_ids,
+            loaded.max_model_len,
+            settings.num_tokens,
+            settings.seed,
+            self._rate("own text", settings.num_tokens, "tokens"),
         )
 
-    capture_features(loaded.module, layer_ids, features, say)
+    def _openings(self) -> Callable[[int], Opening | None]:
+        openings = Openings(self._loaded.name, self._directory)
+        if not self._settings.prompts:
+            empty = openings.empty()
+            return lambda index: empty
+        prompts = read_prompts(Path(self._settings.prompts).expanduser())
+        found = [openings.of_prompt(prompt) for prompt in prompts]
+        fitting = [o for o in found if len(o.token_ids) <= self._loaded.max_model_len // 2]
+        if len(fitting) < len(found):
+            self._progress.say(
+                f"{len(found) - len(fitting)} prompts are left out: they are longer than "
+                f"{self._loaded.max_model_len // 2} tokens"
+            )
+        order = np.random.default_rng(self._settings.seed).permutation(len(fitting))
+        return lambda index: fitting[order[index]] if index < len(order) else None
+
+    def _capture(self, features: FeatureFiles) -> None:
+        say = self._rate("features", features.num_sequences)
+        capture_features(self._loaded.module, self._layer_ids, features, say)
+
+    def _rate(self, what: str, total: int, unit: str = "sequences") -> Callable[[int], None]:
+        started = time.monotonic()
+
+        def say(done: int) -> None:
+            minutes = (time.monotonic() - started) / 60
+            self._progress.say(f"{what}: {done:,} of {total:,} {unit}, {minutes:.1f} minutes")
+
+        return say
 
 
-def _facts(
-    settings: TrainingSettings, loaded: LoadedModel, text: TrainingText
-) -> dict[str, object]:
-    """What decides the trained weights."""
-    chosen = settings.model_dump(mode="json", exclude=set(_WITHOUT_INFLUENCE))
-    weights = loaded.module.get_output_embeddings().weight
-    return chosen | {
-        "model": loaded.name,
-        "model's output matrix": _digest(weights.detach().float().cpu().numpy()),
-        "data": _digest(text.ids, text.starts, text.answer_starts),
-    }
+def _file_digest(path: Path) -> str:
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return ""  # read_prompts says what is wrong
 
 
 def _digest(*arrays: NDArray[Any]) -> str:

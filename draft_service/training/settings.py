@@ -1,8 +1,8 @@
 """Settings of a training. Read in `__main__` only and passed down as arguments."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paceline.config import Count, ServiceSettings
 
@@ -20,8 +20,17 @@ class TrainingSettings(ServiceSettings):
     model: str = ""
     """Hugging Face id or directory of the target. Empty: the bundled model."""
 
-    data: str
-    """Text of the model as token ids, an `.npz` (docs/drafters.md has the format)."""
+    data: str = ""
+    """Text of the model as token ids, an `.npz` (docs/drafters.md has the format). Empty: the model
+    writes its own, in batches, with questions of its own if it is a chat model; it is kept as
+    `text.npz` in the output directory."""
+
+    prompts: str = ""
+    """JSON lines with a `prompt`, or `turns` as Spec-Bench has them, for the model to answer in its
+    own text. Empty: it asks itself."""
+
+    num_tokens: Count = 1_000_000
+    """Tokens of its own text, questions included. Drafts get better with every doubling."""
 
     features: str = ""
     """Directory of the model's hidden states for that text, so that several trainings share them.
@@ -66,3 +75,12 @@ class TrainingSettings(ServiceSettings):
 
     cache_dir: str = ""
     """Where downloaded models are kept. Empty: Hugging Face's own cache."""
+
+    @model_validator(mode="after")
+    def _text_has_one_source(self) -> Self:
+        if self.data and self.prompts:
+            raise ValueError(
+                f"--prompts is {self.prompts!r}, but --data names text that is there already; "
+                "expected one of them"
+            )
+        return self

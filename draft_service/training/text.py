@@ -10,12 +10,15 @@ array's name.
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from draft_service.training.atomic_files import write_whole
 from paceline.errors import InvalidConfig
 
 IntArray = NDArray[np.int64]
@@ -65,6 +68,32 @@ def read_text(path: Path, vocab_size: int) -> TrainingText:
         raise _refused(path, "resp", "places outside their sequences", "1 to the length of each")
     starts = np.concatenate(([0], np.cumsum(lengths)))
     return TrainingText(ids, starts, answer_starts, temperatures)
+
+
+def write_text(path: Path, text: TrainingText) -> None:
+    """Write the `.npz`, there whole or not at all; raises `InvalidConfig`."""
+
+    def write(file: BinaryIO) -> None:
+        np.savez_compressed(
+            file,
+            ids=text.ids.astype(np.int32),
+            lens=np.diff(text.starts).astype(np.int32),
+            resp=text.answer_starts.astype(np.int32),
+            temp=text.temperatures,
+        )
+
+    write_whole(path, write)
+
+
+def joined(texts: Sequence[TrainingText]) -> TrainingText:
+    """The sequences of all, in order."""
+    lengths = [np.diff(text.starts) for text in texts]
+    return TrainingText(
+        np.concatenate([text.ids for text in texts]),
+        np.concatenate(([0], np.cumsum(np.concatenate(lengths)))),
+        np.concatenate([text.answer_starts for text in texts]),
+        np.concatenate([text.temperatures for text in texts]),
+    )
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:

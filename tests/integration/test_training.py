@@ -16,7 +16,7 @@ from training_files import tiny_target, write_text
 from draft_service.training.capture import capture_features, hidden_states
 from draft_service.training.checkpoint import CHECKPOINT_FILE, load_checkpoint
 from draft_service.training.features import open_features
-from draft_service.training.pipeline import run
+from draft_service.training.pipeline import model_digest, run
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.text import read_text
 from paceline.engine.eagle_checkpoint import read_head_weights
@@ -129,10 +129,10 @@ def test_capturing_goes_on_behind_what_is_there(target: Path, text: Path, tmp_pa
         if len(seen) == 2:
             raise InterruptedError
 
-    features = open_features(tmp_path, read, 4 * 16, seed=0)
+    features = open_features(tmp_path, read, 4 * 16, "tiny", seed=0)
     with pytest.raises(InterruptedError):
         capture_features(loaded.module, layer_ids, features, stop, chunk=4)
-    features = open_features(tmp_path, read, 4 * 16, seed=0)
+    features = open_features(tmp_path, read, 4 * 16, "tiny", seed=0)
     assert features.num_captured == 8
     capture_features(loaded.module, layer_ids, features, seen.append, chunk=4)
     assert seen == [4, 8, 12]
@@ -172,3 +172,22 @@ def bind(output: Path, target: Path, text: Path) -> None:
 
 def weights_of(head: Path) -> bytes:
     return (head / "model.safetensors").read_bytes()
+
+
+def test_the_target_writes_its_own_text_and_features(target: Path, tmp_path: Path) -> None:
+    output = tmp_path / "own"
+    run(settings_for(output, target, Path(""), data="", num_tokens=300))
+    loaded = load_model(str(target), dtype="float32", device="cpu")
+    text = read_text(output / "text.npz", VOCAB_SIZE)
+    assert len(text.ids) >= 300
+    features = open_features(output / "features", text, 64, model_digest(loaded), None)
+    assert features.num_captured == features.num_sequences == text.num_sequences
+    for index in range(0, text.num_sequences, 7):
+        rows = slice(text.starts[index], text.starts[index + 1])
+        ids = torch.from_numpy(text.ids[rows])
+        expected = hidden_states(loaded.module, (2, 3, 3), ids[None])[0].numpy()
+        np.testing.assert_allclose(features.states[rows], expected, rtol=2e-3, atol=2e-3)
+        if text.temperatures[index] == 0:
+            start = text.answer_starts[index]
+            logits = loaded.module(ids[None]).logits[0]
+            assert ids[start:].tolist() == logits[start - 1 : -1].argmax(-1).tolist()
