@@ -10,16 +10,19 @@ from paceline.config import Count, Port, ServiceSettings
 class DraftSettings(ServiceSettings):
     """Paceline draft worker: proposes the next tokens cheaply."""
 
-    drafter: Literal["prompt-lookup", "draft-model", "eagle", "medusa", "self"] = "prompt-lookup"
+    drafter: Literal["prompt-lookup", "draft-model", "eagle", "medusa", "early-exit", "self"] = (
+        "prompt-lookup"
+    )
     """How to propose. `prompt-lookup` copies what followed the last tokens earlier in the text and
     costs nothing; `draft-model` asks a smaller model with the same tokenizer; `eagle` asks a small
     head that is fed with the target's hidden states; `medusa` asks several that say a token each;
-    `self` asks the target's own model (for tests:
+    `early-exit` asks the first layers of the target's model; `self` asks all of it (for tests:
     everything is accepted, nothing is gained)."""
 
     model: str = ""
-    """`draft-model`: Hugging Face id or directory of the draft model. `eagle`, `medusa` and `self`:
-    the target's model; empty for the bundled one. `prompt-lookup` has none."""
+    """`draft-model`: Hugging Face id or directory of the draft model. `eagle`, `medusa`,
+    `early-exit` and `self`: the target's model; empty for the bundled one. `prompt-lookup` has
+    none."""
 
     target_tokenizer: str = ""
     """`draft-model`: the target's model, or a directory with its tokenizer. Where the draft model
@@ -27,7 +30,12 @@ class DraftSettings(ServiceSettings):
 
     head: str = ""
     """`eagle` and `medusa`: directory of the head or heads, as published or as vLLM writes them.
-    The target is started with the same, so that it keeps the hidden states."""
+    The target is started with the same, so that it keeps the hidden states. `early-exit`: directory
+    of a trained exit, if there is one; of that the target knows nothing."""
+
+    exit_layer: Count | None = None
+    """`early-exit`: how many layers run. Unset: a quarter of the model's, or what the trained exit
+    in `head` is made for."""
 
     allow_pickle: bool = False
     """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
@@ -73,12 +81,20 @@ class DraftSettings(ServiceSettings):
                 f"--target-tokenizer (PACELINE_TARGET_TOKENIZER) is {self.target_tokenizer!r}, but "
                 f"the drafter {self.drafter} should have none"
             )
-        runs_head = self.drafter in ("eagle", "medusa")
-        if runs_head and not self.head:
+        if self.drafter in ("eagle", "medusa") and not self.head:
             raise ValueError(f"--head (PACELINE_HEAD) is required by the drafter {self.drafter}")
-        if self.head and not runs_head:
+        if self.head and self.drafter not in ("eagle", "medusa", "early-exit"):
             raise ValueError(
                 f"--head (PACELINE_HEAD) is {self.head!r}, but the drafter {self.drafter} "
                 "should have none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _exit_is_named_once(self) -> Self:
+        if self.exit_layer is not None and (self.drafter != "early-exit" or self.head):
+            other = "the head names it" if self.head else f"the drafter {self.drafter} has none"
+            raise ValueError(
+                f"--exit-layer (PACELINE_EXIT_LAYER) is {self.exit_layer}, but {other}"
             )
         return self

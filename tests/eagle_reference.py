@@ -8,8 +8,11 @@ the other, no cache, explicit sums: every row's keys are computed anew from all 
 import math
 
 import torch
-from eagle_heads import NUM_HEADS, NUM_KV_HEADS, HeadFiles
+from eagle_heads import HeadFiles
+from llama_reference import layer_output, rms_norm
 from torch import Tensor
+
+EPSILON = 1e-05
 
 
 def reference_logits(
@@ -90,52 +93,11 @@ def _layer(
     residual: Tensor,
     start: int,
 ) -> Tensor:
-    """What attention and MLP make of the last row of `inputs`, added to `residual`."""
+    """What the layer makes of the last row of `inputs`, added to `residual`."""
     layer = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
-    size = head.head_dim
-    query = _project(layer, "q", inputs[-1], NUM_HEADS)
-    keys = [_project(layer, "k", row, NUM_KV_HEADS) for row in inputs]
-    values = [_project(layer, "v", row, NUM_KV_HEADS) for row in inputs]
     theta = float(head.config().get("rope_theta", 10000.0))
-    attended = []
-    for index in range(NUM_HEADS):
-        group = index * NUM_KV_HEADS // NUM_HEADS
-        turned = _turned(query[index], start + len(inputs) - 1, theta)
-        scores = [
-            turned @ _turned(key[group], start + row, theta) / math.sqrt(size)
-            for row, key in enumerate(keys)
-        ]
-        shares = torch.softmax(torch.stack(scores), dim=0)
-        attended.append(
-            sum(
-                (share * value[group] for share, value in zip(shares, values, strict=True)),
-                torch.zeros(size, dtype=torch.float64),
-            )
-        )
-    mixed = layer["self_attn.o_proj.weight"] @ torch.cat(attended)
-    middle = residual + mixed + layer.get("self_attn.o_proj.bias", 0)
-    normed = _norm(middle, layer["post_attention_layernorm.weight"])
-    gate = layer["mlp.gate_proj.weight"] @ normed
-    up = layer["mlp.up_proj.weight"] @ normed
-    return middle + layer["mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up)
-
-
-def _project(layer: dict[str, Tensor], name: str, row: Tensor, num_heads: int) -> Tensor:
-    projected = layer[f"self_attn.{name}_proj.weight"] @ row
-    projected = projected + layer.get(f"self_attn.{name}_proj.bias", 0)
-    return projected.view(num_heads, -1)
+    return layer_output(layer, inputs, residual, start, theta, EPSILON)
 
 
 def _norm(row: Tensor, weight: Tensor) -> Tensor:
-    return weight * row / torch.sqrt((row**2).mean() + 1e-05)
-
-
-def _turned(row: Tensor, position: int, theta: float) -> Tensor:
-    """Rotary embedding: numbers i and i + half are a point that is turned by its own angle."""
-    half = len(row) // 2
-    turned = torch.empty_like(row)
-    for i in range(half):
-        angle = position * theta ** (-2 * i / len(row))
-        turned[i] = row[i] * math.cos(angle) - row[i + half] * math.sin(angle)
-        turned[i + half] = row[i + half] * math.cos(angle) + row[i] * math.sin(angle)
-    return turned
+    return rms_norm(row, weight, EPSILON)

@@ -30,13 +30,14 @@ NUMBER = 4
 class Pair:
     """A target and what drafts for it, on the disk."""
 
-    def __init__(self, model: Path, head: Path, drafter: str = "eagle") -> None:
-        self.model, self.head, self.drafter = str(model), str(head), drafter
+    def __init__(self, model: Path, head: Path | None, drafter: str = "eagle") -> None:
+        self.model, self.head, self.drafter = str(model), str(head or ""), drafter
 
     def target(
         self, changed: Callable[[TransformerModel], None] = lambda model: None
     ) -> WorkerServer:
-        settings = TargetSettings(model=self.model, head=self.head, kv_cache_tokens=8192)
+        head = "" if self.drafter == "early-exit" else self.head
+        settings = TargetSettings(model=self.model, head=head, kv_cache_tokens=8192)
 
         def build() -> Any:
             loaded = build_worker_model(settings, None, (), settings.head)

@@ -16,7 +16,12 @@ from draft_service.translation.target_tokenizer import read_target_tokenizer
 from paceline import __version__
 from paceline.engine.grammar import Grammars
 from paceline.engine.tokenizer_files import tokenizer_digest, vocabulary_size
-from paceline.engine.worker_model import build_worker_model, cache_directory, prepare_torch
+from paceline.engine.worker_model import (
+    WorkerModel,
+    build_worker_model,
+    cache_directory,
+    prepare_torch,
+)
 from paceline.rounds import WorkerInfo
 
 if TYPE_CHECKING:
@@ -42,12 +47,22 @@ def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
             return _eagle(settings, info)
         case "medusa":
             return _medusa(settings, info)
+        case "early-exit":
+            return _early_exit(settings, info)
         case "draft-model" | "self":
-            return _model(settings, info)
+            return _model(build_worker_model(settings), settings, info)
 
 
-def _model(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
-    loaded = build_worker_model(settings)
+def _early_exit(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
+    dtype = prepare_torch(settings)
+    from paceline.engine.worker_exit import build_worker_exit
+
+    return _model(build_worker_exit(settings, dtype), settings, info)
+
+
+def _model(
+    loaded: WorkerModel, settings: DraftSettings, info: WorkerInfo
+) -> tuple[Drafter, WorkerInfo]:
     files, vocab_size = loaded.tokenizer_files, loaded.model.vocab_size
     if settings.target_tokenizer:
         files = read_target_tokenizer(settings.target_tokenizer, cache_directory(settings))

@@ -15,13 +15,13 @@ class ServeSettings(Settings):
     of the tests. Empty: the bundled SmolLM2-135M-Instruct, so that a first start needs no
     network."""
 
-    drafter: Literal["prompt-lookup", "draft-model", "eagle", "medusa", "self", "none", "off"] = (
-        "prompt-lookup"
-    )
+    drafter: Literal[
+        "prompt-lookup", "draft-model", "eagle", "medusa", "early-exit", "self", "none", "off"
+    ] = "prompt-lookup"
     """How tokens are proposed. `prompt-lookup` costs nothing and needs no second model;
     `draft-model` asks the one given with `--draft-model`; `eagle` asks the head given with
     `--head`, which is fed with the model's hidden states; `medusa` asks several such heads, which
-    say a token each; `self` asks the target's model (for
+    say a token each; `early-exit` asks the first layers of the model; `self` asks all of it (for
     tests: everything is accepted, nothing is gained); `none` or `off`: plain decoding."""
 
     draft_model: str = ""
@@ -30,8 +30,12 @@ class ServeSettings(Settings):
 
     head: str = ""
     """Directory of a head made for the model: for the drafter `eagle` as published (`EAGLE-…`,
-    `EAGLE3-…`) or as vLLM's `speculators` writes it, for `medusa` as published or as vLLM has
-    it."""
+    `EAGLE3-…`) or as vLLM's `speculators` writes it, for `medusa` as published or as vLLM has it,
+    for `early-exit` a trained exit, which it can do without."""
+
+    exit_layer: Count | None = None
+    """Layers that run for the drafter `early-exit`. Unset: a quarter of the model's, or what the
+    trained exit in `--head` is made for."""
 
     allow_pickle: bool = False
     """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
@@ -87,8 +91,10 @@ class ServeSettings(Settings):
     def _drafter_has_what_it_runs(self) -> Self:
         if self.drafter == "draft-model" and not self.draft_model:
             raise ValueError("--draft-model is required: --drafter is draft-model")
-        if self.runs_head and not self.head:
+        if self.feeds_head and not self.head:
             raise ValueError(f"--head is required: --drafter is {self.drafter}")
+        if self.exit_layer and self.head and self.drafter == "early-exit":
+            raise ValueError(f"--exit-layer {self.exit_layer} contradicts --head, which names it")
         return self
 
     @property
@@ -97,7 +103,7 @@ class ServeSettings(Settings):
         return self.drafter not in ("none", "off")
 
     @property
-    def runs_head(self) -> bool:
+    def feeds_head(self) -> bool:
         """Whether the draft processes run a head that the target feeds."""
         return self.drafter in ("eagle", "medusa")
 
@@ -109,10 +115,15 @@ class ServeSettings(Settings):
                 f"--draft-model {self.draft_model} is not used: --drafter is {self.drafter}, "
                 "expected draft-model"
             )
-        if self.head and not self.runs_head:
+        if self.head and not self.feeds_head and self.drafter != "early-exit":
             found.append(
-                f"--head {self.head} is not used: --drafter is {self.drafter}, expected eagle or "
-                "medusa"
+                f"--head {self.head} is not used: --drafter is {self.drafter}, expected eagle, "
+                "medusa or early-exit"
+            )
+        if self.exit_layer and self.drafter != "early-exit":
+            found.append(
+                f"--exit-layer {self.exit_layer} is not used: --drafter is {self.drafter}, "
+                "expected early-exit"
             )
         if self.draft_replicas > 1 and not self.drafts:
             found.append(

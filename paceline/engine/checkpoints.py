@@ -23,7 +23,7 @@ def truncated_checkpoint(target: Path, num_layers: int, directory: Path) -> Path
     Raises:
         InvalidConfig: `target` has fewer layers, or `directory` cannot be written.
     """
-    config = _first_layers(AutoConfig.from_pretrained(target), num_layers)
+    config = first_layers(AutoConfig.from_pretrained(target), num_layers)
 
     def write(unfinished: Path) -> None:
         with quiet_transformers():
@@ -48,7 +48,8 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _first_layers(config: PretrainedConfig, num_layers: int) -> PretrainedConfig:
+def first_layers(config: PretrainedConfig, num_layers: int) -> PretrainedConfig:
+    """The config of a model's first layers; raises `InvalidConfig`."""
     settings = config.to_dict()
     available = settings["num_hidden_layers"]
     if not 1 <= num_layers <= available:

@@ -5,11 +5,15 @@ never proposed (FR-Spec, arXiv 2502.14856, and EAGLE-3, arXiv 2503.01840). Check
 two ways: `d2t` holds distances, `token_map` the tokens themselves.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from paceline.engine.head_tensors import INTEGERS, HeadTensors
-from paceline.engine.model import Logits
+from paceline.engine.kv_cache import KVCache, KVSequence
+from paceline.engine.model import Features, LanguageModel, Logits, PassSequence
 
 
 class DraftVocabulary:
@@ -31,6 +35,44 @@ class DraftVocabulary:
         logits[:, self._target_ids] = drafted.float()[:, self._draft_ids]
         rows: Logits = logits.numpy()
         return rows
+
+
+class DraftVocabularyModel:
+    """A language model whose logits are of draft tokens, as one of all the target's tokens."""
+
+    def __init__(self, model: LanguageModel, vocabulary: DraftVocabulary) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids of the target."""
+        return self._vocabulary.vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence in tokens, prompt and answer together."""
+        return self._model.max_model_len
+
+    @property
+    def kv_cache(self) -> KVCache[Any]:
+        """The KV of all sequences of this model."""
+        return self._model.kv_cache
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers in the features of a token; 0 when none are kept."""
+        return self._model.feature_size
+
+    def features(self, kv: KVSequence[Any], start: int, end: int) -> Features:
+        """The features of the computed tokens from `start` up to `end`."""
+        return self._model.features(kv, start, end)
+
+    def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
+        """Run one pass; minus infinity for tokens that cannot be proposed."""
+        return [
+            self._vocabulary.spread(torch.from_numpy(rows)) for rows in self._model.forward(batch)
+        ]
 
 
 def read_distances(tensors: HeadTensors, draft_vocab_size: int, vocab_size: int) -> Tensor:

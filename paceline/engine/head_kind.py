@@ -11,7 +11,7 @@ from paceline.engine.head_config_file import read_config_file
 from paceline.engine.medusa_config import read_medusa_config
 from paceline.errors import InvalidConfig
 
-HeadKind = Literal["eagle", "medusa"]
+HeadKind = Literal["eagle", "medusa", "early-exit"]
 """The drafter that runs a head."""
 
 
@@ -29,13 +29,22 @@ def feature_layers_of_head(head: str, num_layers: int) -> tuple[int, ...]:
     """The layers whose hidden states a target of `num_layers` layers keeps for the head.
 
     Raises:
-        InvalidConfig: there is no head, or its config cannot be followed.
+        InvalidConfig: there is no head, it is fed with nothing, or its config cannot be followed.
     """
-    if _kind(read_config_file(head)) == "medusa":
-        return read_medusa_config(head).feature_layers(num_layers)
-    return read_head_config(head).feature_layers(num_layers)
+    match _kind(read_config_file(head)):
+        case "medusa":
+            return read_medusa_config(head).feature_layers(num_layers)
+        case "eagle":
+            return read_head_config(head).feature_layers(num_layers)
+        case "early-exit":
+            raise InvalidConfig(
+                f"head {head!r}: is a trained exit, which is fed with nothing; expected no head on "
+                "a target whose drafts run one"
+            )
 
 
 def _kind(table: Mapping[str, Any]) -> HeadKind:
+    if table.get("model_type") == "early_exit":
+        return "early-exit"
     is_medusa = table.get("model_type") == "medusa" or table.get("medusa_num_heads") is not None
     return "medusa" if is_medusa or table.get("architectures") == ["MedusaModel"] else "eagle"

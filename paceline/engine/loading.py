@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from paceline.engine.checkpoints import quiet_transformers
+from paceline.engine.checkpoints import first_layers, quiet_transformers
 from paceline.engine.model_directory import first_line, resolve_model
 from paceline.engine.tokenizer_files import (
     CONFIG_FILE,
@@ -71,8 +71,11 @@ def load_model(
     device: str,
     max_model_len: int | None = None,
     cache_dir: Path | None = None,
+    num_layers: int | None = None,
 ) -> LoadedModel:
     """Load `model` for inference; `max_model_len` (None: the model's own) may only lower it.
+
+    With `num_layers` only so many of the first layers, without reading the others.
 
     Raises:
         InvalidConfig: the model, its checkpoint, the data type, the device or the length is wrong.
@@ -82,7 +85,8 @@ def load_model(
     config = read_config(model, directory)
     path = Path(model).expanduser()
     length = _max_model_len(model, config, max_model_len)
-    module = _module(model, directory, torch_dtype, torch_device)
+    kept = None if num_layers is None else first_layers(config, num_layers)
+    module = _module(model, directory, torch_dtype, torch_device, kept)
     defaults = module.generation_config.to_diff_dict() if module.generation_config else {}
     eos_token_ids, tokenizer_files = load_tokenizer(model, directory, defaults)
     return LoadedModel(
@@ -143,12 +147,17 @@ def _max_model_len(model: str, config: PretrainedConfig, wanted: int | None) -> 
 
 
 def _module(
-    model: str, directory: Path, dtype: torch.dtype, device: torch.device
+    model: str,
+    directory: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    config: PretrainedConfig | None,  # of the layers to load; None for all
 ) -> PreTrainedModel:
     try:
         with quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
+                config=config,
                 dtype=dtype,
                 use_safetensors=True,
                 output_loading_info=True,
@@ -171,7 +180,7 @@ def _module(
             f"its config.json makes that {list(expected)}"
         )
     unexpected = sorted(loaded[1]["unexpected_keys"])
-    if unexpected:
+    if unexpected and config is None:
         logger.warning(
             "model %r: %d weights are not used, first %r", model, len(unexpected), unexpected[0]
         )

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from paceline.config import set_default_environment
 from paceline.engine.model import LanguageModel
@@ -16,6 +16,9 @@ from paceline.engine.table_tokenizer import table_tokenizer_files
 from paceline.engine.tokenizer_files import TokenizerFile, tokenizer_digest
 from paceline.errors import InvalidConfig
 from paceline.rounds import PassCost
+
+if TYPE_CHECKING:
+    from paceline.engine.loading import LoadedModel
 
 KV_SHARE_OF_MEMORY = 0.25
 """Share of the free memory that the KV cache may fill: several workers may live on one host."""
@@ -125,12 +128,9 @@ def _transformer_model(
     settings: ModelSettings, max_model_len: int | None, feature_layers: Sequence[int], head: str
 ) -> WorkerModel:
     dtype = prepare_torch(settings)
-    from paceline.engine.costs import measure_pass_costs
     from paceline.engine.default_model import DEFAULT_MODEL
     from paceline.engine.head_kind import feature_layers_of_head
-    from paceline.engine.kv_storage import kv_bytes_per_token
     from paceline.engine.loading import load_model
-    from paceline.engine.transformer import TransformerModel
 
     loaded = load_model(
         settings.model or DEFAULT_MODEL,
@@ -139,9 +139,20 @@ def _transformer_model(
         max_model_len=max_model_len,
         cache_dir=cache_directory(settings),
     )
-    num_parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
     if head:
         feature_layers = feature_layers_of_head(head, loaded.module.config.num_hidden_layers)
+    return made_ready(settings, loaded, feature_layers)
+
+
+def made_ready(
+    settings: ModelSettings, loaded: "LoadedModel", feature_layers: Sequence[int] = ()
+) -> WorkerModel:
+    """Make a loaded model run, with the room that the settings name; `InvalidConfig`."""
+    from paceline.engine.costs import measure_pass_costs
+    from paceline.engine.kv_storage import kv_bytes_per_token
+    from paceline.engine.transformer import TransformerModel
+
+    num_parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
     kv_cache_tokens = settings.kv_cache_tokens
     if kv_cache_tokens is None:
         feature_size = len(feature_layers) * loaded.module.config.hidden_size

@@ -234,6 +234,12 @@ def test_version_prints_the_version() -> None:
         (["serve", "--dtype", "int3"], {}, "--dtype is 'int3', but should be 'auto', 'float32'"),
         (["serve", "--drafter", "draft-model"], {}, "--draft-model"),
         (["serve", "--drafter", "eagle"], {}, "--head is required: --drafter is eagle"),
+        (["serve", "--drafter", "medusa"], {}, "--head is required: --drafter is medusa"),
+        (
+            ["serve", "--drafter", "early-exit", "--head", "h", "--exit-layer", "3"],
+            {},
+            "--exit-layer 3 contradicts --head",
+        ),
         (["generate", "x", "--url", "http://h", "--head", "d"], {}, "--head contradicts --url"),
         (["serve", "--config", "/no.toml"], {}, "/no.toml cannot be read"),
         (["generate", "x", "--url", "http://h", "--model", "m"], {}, "--model contradicts --url"),
@@ -275,9 +281,12 @@ def test_serve_names_a_taken_port_before_it_starts_anything(
 
 def test_options_that_cannot_matter_are_named() -> None:
     assert ServeSettings().contradictions() == []
-    settings = ServeSettings(drafter="none", draft_model="m", head="h", draft_replicas=2)
+    settings = ServeSettings(
+        drafter="none", draft_model="m", head="h", exit_layer=3, draft_replicas=2
+    )
     assert settings.contradictions() == [
         "--draft-model m is not used: --drafter is none, expected draft-model",
-        "--head h is not used: --drafter is none, expected eagle or medusa",
+        "--head h is not used: --drafter is none, expected eagle, medusa or early-exit",
+        "--exit-layer 3 is not used: --drafter is none, expected early-exit",
         "--draft-replicas 2 is not used: --drafter is none",
     ]

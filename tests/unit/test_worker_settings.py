@@ -28,6 +28,13 @@ from target_service.config import TargetSettings
             "--target-tokenizer .* is 't', but the drafter prompt-lookup should",
         ),
         (DraftSettings, {"head": "h"}, "--head .* is 'h', but the drafter prompt-lookup should"),
+        (DraftSettings, {"drafter": "medusa"}, "--head .* is required by the drafter medusa"),
+        (DraftSettings, {"exit_layer": "3"}, "--exit-layer .* is 3, but the drafter prompt-lookup"),
+        (
+            DraftSettings,
+            {"drafter": "early-exit", "head": "h", "exit_layer": "3"},
+            "--exit-layer .* is 3, but the head names it",
+        ),
         (TargetSettings, {"head": "h", "feature_layers": "1,2"}, "--feature-layers .* should not"),
     ],
 )

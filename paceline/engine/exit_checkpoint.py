@@ -1,0 +1,108 @@
+"""A small trained exit: one more decoder layer and a last norm on top of a model's first layers.
+
+Where a model was not trained to be left early (LayerSkip, arXiv 2404.16710, trains it so), its
+first layers say little through its own norm and output matrix; a layer that is trained to lead from
+the one to the other says more. Its `config.json` has `model_type: early_exit` and names the exit
+layer; its tensors are `layer.*`, called as in a layer of the target, and `norm.weight`. It may have
+a draft vocabulary and an output matrix, else the target's is used.
+
+Invariant: every tensor that the exit needs is there in its right shape, and no other tensor is, or
+the checkpoint is refused by the tensor's name; a setting is followed or refused by its name.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from paceline.engine.draft_vocabulary import read_distances
+from paceline.engine.head_config_file import ConfigReader, read_config_file
+from paceline.engine.head_tensors import OUTPUT, HeadTensors, Target
+
+_NORM = "norm.weight"
+_LAYER_PREFIX = "layer."
+
+
+@dataclass(frozen=True, slots=True)
+class ExitConfig:
+    """What an exit is made of."""
+
+    exit_layer: int
+    """Layers of the target that run before it."""
+    target: str
+    """The model that it was trained for, as those called it who did; for people."""
+    draft_vocab_size: int
+    """Tokens that it can propose."""
+
+
+def read_exit_config(head: str, target: Target) -> ExitConfig:
+    """The config of the exit in the directory `head`, made for `target`.
+
+    Raises:
+        InvalidConfig: there is none, it is for a target of another shape, or it asks for something
+            that is not supported.
+    """
+    reader = ConfigReader(head, read_config_file(head))
+    reader.check_fixed({"model_type": "early_exit"})
+    sizes = {"hidden_size", "vocab_size", "draft_vocab_size"}
+    reader.check_known({"model_type", "exit_layer", "target"} | sizes)
+    vocab_size = reader.count("vocab_size")
+    hidden_size = ("hidden_size", reader.count("hidden_size"), "hidden_size")
+    target.check_fits(head, [hidden_size, ("vocab_size", vocab_size, "vocab_size")])
+    config = ExitConfig(
+        exit_layer=reader.count("exit_layer"),
+        target=reader.text("target"),
+        draft_vocab_size=reader.count("draft_vocab_size", vocab_size),
+    )
+    if config.exit_layer >= target.num_layers:
+        expected = f"1 to {target.num_layers - 1}, less than the layers of {target.name!r}"
+        raise reader.refused("exit_layer", config.exit_layer, expected)
+    if config.draft_vocab_size > vocab_size:
+        expected = f"at most vocab_size, {vocab_size}"
+        raise reader.refused("draft_vocab_size", config.draft_vocab_size, expected)
+    return config
+
+
+def put_exit(
+    head: str,
+    config: ExitConfig,
+    target: Target,
+    module: PreTrainedModel,
+    allow_pickle: bool = False,
+) -> Tensor:
+    """Put the exit in place of the last of `module`'s layers, of its norm and its output.
+
+    `module` has one layer more than run before the exit. Returns the target's token of each draft
+    token, int64 `[draft_vocab_size]`. Raises `InvalidConfig`.
+    """
+    files = HeadTensors(head, target, allow_pickle)
+    body: Any = module.model
+    layer = {_LAYER_PREFIX + name: p for name, p in body.layers[-1].named_parameters()}
+    is_reduced = config.draft_vocab_size < target.vocab_size
+    needed = {*layer, _NORM} | ({"d2t"} if is_reduced else set())
+    files.check_names("a trained exit", needed, {OUTPUT, "d2t", "t2d"})
+    for name, parameter in {**layer, _NORM: body.norm.weight}.items():
+        parameter.data = files.read(name, tuple(parameter.shape)).to(parameter.dtype)
+    target_ids = read_distances(files, config.draft_vocab_size, target.vocab_size)
+    output = _output(files, config, target, module, target_ids)
+    head_module: Any = module.lm_head
+    head_module.weight = nn.Parameter(output, requires_grad=False)
+    head_module.out_features = len(output)
+    return target_ids
+
+
+def _output(
+    files: HeadTensors,
+    config: ExitConfig,
+    target: Target,
+    module: PreTrainedModel,
+    target_ids: Tensor,
+) -> Tensor:
+    own: Any = module.lm_head
+    weight: Tensor = own.weight.data
+    if OUTPUT in files.names:
+        shape = (config.draft_vocab_size, target.hidden_size)
+        return files.read(OUTPUT, shape).to(weight.dtype)
+    return weight if torch.equal(target_ids, torch.arange(len(weight))) else weight[target_ids]
