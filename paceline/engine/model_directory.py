@@ -58,6 +58,12 @@ def resolve_tokenizer(model: str, cache_dir: Path | None = None) -> Path:
     if path.is_dir():
         return path
     fetch = partial(snapshot_download, model, cache_dir=cache_dir, allow_patterns=_TOKENIZER_FILES)
+    try:
+        local = Path(fetch(local_files_only=True))
+        if (local / "tokenizer.json").is_file():
+            return local
+    except (OSError, ValueError):
+        pass
     return _fetched(model, fetch)
 
 

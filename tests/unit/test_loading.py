@@ -17,7 +17,7 @@ from tiny_models import save_checkpoint, tiny_config
 from transformers import AutoTokenizer
 
 from paceline.engine.loading import load_model
-from paceline.engine.model_directory import resolve_model
+from paceline.engine.model_directory import resolve_model, resolve_tokenizer
 from paceline.engine.table_model import EOS_ID, VOCAB_SIZE
 from paceline.errors import InvalidConfig
 
@@ -234,6 +234,23 @@ def test_an_id_is_looked_for_below_the_given_cache_directory(
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("c0ffee")
     assert resolve_model("riders/tiny", tmp_path / "own").name == "c0ffee"
+
+
+def test_for_its_tokenizer_alone_a_model_needs_no_weights(
+    pristine: Path, offline: Path, tmp_path: Path
+) -> None:
+    repository = offline / "models--riders--light"
+    folder = repository / "snapshots" / "c0ffee"
+    shutil.copytree(pristine, folder)
+    (folder / "model.safetensors").unlink()
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("c0ffee")
+    assert resolve_tokenizer("riders/light") == folder
+    assert resolve_tokenizer(str(folder)) == folder
+    with pytest.raises(InvalidConfig, match="'riders/absent' is not to be had"):
+        resolve_tokenizer("riders/absent")
+    with pytest.raises(InvalidConfig, match="is no directory"):
+        resolve_tokenizer(str(tmp_path / "absent"))
 
 
 @pytest.mark.usefixtures("offline")

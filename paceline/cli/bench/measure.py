@@ -117,18 +117,17 @@ class Bench:
                 self.rows.append(row)
         finally:
             self.busy_s[mode] += perf_counter() - started
-        (group,) = groups_of(batch)
-        so_far = self.traffic.get(group, Traffic())
-        self.traffic[group] = so_far + (self._traffic(mode) - before)
+        after = self._traffic(mode)
+        if before is not None and after is not None:
+            (group,) = groups_of(batch)
+            self.traffic[group] = self.traffic.get(group, Traffic()) + (after - before)
 
-    def _traffic(self, mode: Mode) -> Traffic:
-        """So far; of no interest in other modes."""
-        if mode != "on":
-            return Traffic()
+    def _traffic(self, mode: Mode) -> Traffic | None:
+        """So far; None in other modes, where it is of no interest."""
         try:
-            return read_traffic(self._api.status())
-        except ApiError:  # the requests will say why
-            return Traffic()
+            return read_traffic(self._api.status()) if mode == "on" else None
+        except ApiError:  # the requests say why
+            return None
 
     def _ask(self, question: Question, mode: Mode, repeat: int) -> Row:
         answer = Answer()
