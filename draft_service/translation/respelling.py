@@ -17,6 +17,8 @@ CHUNK_BYTES = 64
 """A chunk is closed at the first beginning of a word behind so many bytes."""
 MAX_CHUNK_BYTES = 512
 """Text without words is cut here, wherever that is."""
+_SEARCHED_BYTES = MAX_CHUNK_BYTES + 2
+"""No further, so that it does not matter how much of the text is there already."""
 _WORD = re.compile(rb"(?<=[^\s]) (?=[^\s])")
 
 
@@ -46,6 +48,8 @@ class Respelling:
         self._source = token_ids[:]
         for token_id in token_ids[known:]:
             self._read(token_id)
+            if len(self.open_text) > MAX_CHUNK_BYTES:
+                self._close_words()
         self._close_words()
         return self._closed + self._draft.encode(self.open_text)
 
@@ -60,10 +64,10 @@ class Respelling:
 
     def _close_words(self) -> None:
         while len(self.open_text) > CHUNK_BYTES:
-            word = _WORD.search(self.open_text, CHUNK_BYTES)
+            word = _WORD.search(self.open_text, CHUNK_BYTES, _SEARCHED_BYTES)
             if word is not None:
                 self._close(word.start())
-            elif len(self.open_text) > MAX_CHUNK_BYTES:
+            elif len(self.open_text) >= _SEARCHED_BYTES:
                 self._close(_character_start(self.open_text, MAX_CHUNK_BYTES))
             else:
                 return

@@ -26,11 +26,12 @@ drafts = pytest.mark.parametrize("draft", [BYTE_LEVEL, SENTENCEPIECE, TABLE])
 def test_it_does_not_matter_in_which_steps_a_sequence_is_followed(
     draft: Vocabulary, data: st.DataObject
 ) -> None:
-    token_ids = array("I", LARGER.encode(TEXT.encode()))
+    text = f"{TEXT} {'ab🙂' * 200} {'c' * 700} {TEXT}"
+    token_ids = array("I", LARGER.encode(text.encode()))
     respelling = Respelling(LARGER, draft)
     end = 0
     while end < len(token_ids):
-        end += data.draw(st.integers(1, 40))
+        end += data.draw(st.integers(1, 200))
         stepwise = respelling.follow(token_ids[:end])
         assert draft.written(stepwise) == LARGER.written(token_ids[:end])
     assert stepwise == Respelling(LARGER, draft).follow(token_ids)
