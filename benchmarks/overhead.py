@@ -49,7 +49,7 @@ OVERHEAD = "paceline_round_overhead_seconds"
 SPECULATIONS: dict[str, dict[str, Any] | None] = {
     "off": None,
     "auto": {"method": "auto"},
-    "drafts always": {"method": "prompt-lookup", "num_speculative_tokens": 7},
+    "drafts always": {"method": "suffix", "num_speculative_tokens": 7},
 }
 
 

@@ -38,6 +38,8 @@ class RoundPlan:
     propose_timeout_s: float
     drafts: Drafts = NO_DRAFTS
     """The drafts where they are known already (a prediction of the client's): no draft is asked."""
+    min_confidence: float = 0.0
+    """No draft is wanted that is less likely to be accepted, with all before it, than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ class Speculation(Protocol):
     def plan(self, sequence: Sequence) -> RoundPlan:
         """The next round."""
 
+    def choose(self, sequence: Sequence, drafts: Drafts) -> Drafts:
+        """Which of the proposed drafts are worth verifying: all, or the first ones."""
+
     def observe(self, sequence: Sequence, committed: Committed) -> None:
         """A pass of the target has come back."""
 
@@ -124,7 +129,7 @@ async def decode(
         while not sequence.has_ended:
             plan = speculation.plan(sequence)
             proposal = await drafting.propose(plan)
-            drafts = proposal.drafts if proposal else NO_DRAFTS
+            drafts = speculation.choose(sequence, proposal.drafts) if proposal else NO_DRAFTS
             max_new_tokens = 1 if proposal else plan.max_new_tokens
             asked = target.verify(drafts, max_new_tokens, features_from=drafting.features_from)
             try:
@@ -210,7 +215,9 @@ class _Drafting:
                 if self._warm_up is not None:
                     await asyncio.shield(self._warm_up)
                     self._warm_up = None
-                outcome = await self._ask(self._link, plan.num_speculative_tokens)
+                outcome = await self._ask(
+                    self._link, plan.num_speculative_tokens, plan.min_confidence
+                )
         except TimeoutError:
             outcome = ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="timeout")
         if outcome.failure:
@@ -227,10 +234,12 @@ class _Drafting:
             if not worker.wants_features:
                 self._warm_up = asyncio.create_task(self._ask(self._link, 1))
 
-    async def _ask(self, link: DraftLink, num_speculative_tokens: int) -> ProposeOutcome:
+    async def _ask(
+        self, link: DraftLink, num_speculative_tokens: int, min_confidence: float = 0.0
+    ) -> ProposeOutcome:
         sent = perf_counter()
         try:
-            result = await link.propose(num_speculative_tokens)
+            result = await link.propose(num_speculative_tokens, min_confidence)
         except WorkerLost:
             return ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="lost")
         drafts, failure = checked_drafts(result, num_speculative_tokens, self._sequence)

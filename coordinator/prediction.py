@@ -128,6 +128,10 @@ class PredictedSpeculation:
         num_alone = max(LOOK_AGAIN_TOKENS, self._prediction.num_astray // 4)
         return replace(plan, max_new_tokens=min(plan.max_new_tokens, num_alone))
 
+    def choose(self, sequence: TokenSequence, drafts: Drafts) -> Drafts:
+        """A prediction's drafts are as many as were planned."""
+        return drafts if self._is_predicted else self._without_prediction.choose(sequence, drafts)
+
     def observe(self, sequence: TokenSequence, committed: Committed) -> None:
         """A pass of the target has come back."""
         if self._is_predicted:

@@ -210,7 +210,9 @@ class DraftLink(_Link):
         if features is not None:
             self._features = features
 
-    async def propose(self, num_speculative_tokens: int) -> ProposeResult:
+    async def propose(
+        self, num_speculative_tokens: int, min_confidence: float = 0.0
+    ) -> ProposeResult:
         """One round; raises `WorkerLost` whenever there is no usable proposal."""
         is_first_try = True
         for _ in range(MAX_RESENDS):
@@ -223,6 +225,7 @@ class DraftLink(_Link):
                 num_speculative_tokens,
                 settings,
                 features=self._features,
+                min_confidence=min_confidence,
             )
             async with aclosing(self.worker.results(round)) as results:
                 result = await anext(results)

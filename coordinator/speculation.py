@@ -5,29 +5,42 @@ number is the one with the highest expected rate
 
     (1 + expected accepted drafts) / (time of the pass + time to propose),
 
-where acceptance is conditional on the draft before, in a tree on the one that it follows, learned
-per place from this sequence with what other sequences saw as a prior, and the time of a wider pass
-comes from the target's measured cost table. Every `PROBE_EVERY` tokens a round tries one draft
-more, or one when there were none and the target went on alone. Where drafting stops depends on
-counts and times only, never on a token's value.
+where acceptance is conditional on the draft before, in a tree on the one that it follows, and the
+time of a wider pass comes from the target's measured cost table. How likely a draft is accepted
+follows from what its drafter says of it, or from its place (`coordinator.draft_experience`).
+
+- A drafter that does not say is asked for the best number; every `PROBE_EVERY` tokens for one draft
+  more, or for one when there were none and the target went on alone.
+- One that does is asked for as many as there may be, and stops by itself where a draft more would
+  cost more than it is likely to bring; of what it proposes the best number is verified. Where its
+  proposals bring less than they cost, the target goes on alone for `PAUSE_TOKENS` before the next.
+
+Drafts that are sampled, for `rejection` and `block`, are all verified and their number follows from
+places alone: neither which are left out nor how long they take may depend on what they say.
 
 Knows no network; times are seconds.
 """
 
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
-from statistics import median
 
 from coordinator.acceptance_rates import AcceptanceRates
 from coordinator.decode_loop import Committed, RoundPlan
+from coordinator.draft_experience import (
+    TRUST_DECAY,
+    WORTH_DECAY,
+    SharedExperience,
+    Trust,
+    Worth,
+)
 from coordinator.sequence import Sequence
-from paceline.rounds import PassCost
+from paceline.rounds import Drafts
 
 PROBE_EVERY = 32
 """Tokens between two tries of a draft more than pays, so that a text that turns repetitive is
 noticed."""
+PAUSE_TOKENS = 4
+"""Tokens between two tries of a drafter that says how sure it is: a try costs little, and a match
+that is found later is worth less."""
 MAX_MISSES = 3
 """Proposals that may fail in a row before the draft is left alone for a while."""
 FIRST_PAUSE_TOKENS = 32
@@ -40,75 +53,10 @@ DECAY = 0.9
 """What an older observation of the same sequence counts against the next newer one."""
 PRIOR_WEIGHT = 2.0
 """Observations that the other sequences' experience counts for."""
-FIRST_GUESS = 0.7
-"""Acceptance of a drafter that nobody has seen yet: high enough to try."""
-
-
-class CostModel:
-    """Time of a pass by its width, and of a proposal by its length, for one target and draft."""
-
-    def __init__(self, pass_costs: Items[PassCost]) -> None:
-        table: dict[int, dict[int, float]] = {}
-        for cost in sorted(pass_costs, key=lambda cost: cost.rows):
-            table.setdefault(cost.context, {})[cost.rows] = cost.milliseconds / 1000
-        # A worker that ran out of time has measured its last context at a few widths only.
-        num_widths = max(map(len, table.values()), default=0)
-        self._table_s = {
-            context: by_rows for context, by_rows in table.items() if len(by_rows) == num_widths
-        }
-        self._scale = 1.0
-        self._propose_per_token_s: deque[float] = deque(maxlen=64)
-
-    def pass_s(self, num_rows: int, context: int) -> float:
-        """Expected time of a pass."""
-        if not self._table_s:
-            return self._scale * 0.001
-        by_rows = self._table_s[min(self._table_s, key=lambda c: abs(c - context))]
-        rows = list(by_rows)
-        upper = min(max(bisect_left(rows, num_rows), 1), len(rows) - 1)
-        if len(rows) == 1:
-            return self._scale * by_rows[rows[0]]
-        low, high = rows[upper - 1], rows[upper]
-        low_s, high_s = by_rows[low], by_rows[high]
-        share = (num_rows - low) / (high - low)
-        return self._scale * max(low_s + share * (high_s - low_s), min(low_s, high_s))
-
-    def propose_s(self, num_drafts: int) -> float:
-        """Expected time of a proposal, the way there and back included; 0 before the first."""
-        if not self._propose_per_token_s:
-            return 0.0
-        return median(self._propose_per_token_s) * num_drafts
-
-    def record_pass(self, num_rows: int, context: int, elapsed_s: float) -> None:
-        """Correct the table by what a pass really took."""
-        expected = self.pass_s(num_rows, context) / self._scale
-        if expected > 0 and elapsed_s > 0:
-            # A prefill, or a moment's trouble, must not distort what the next rounds expect.
-            scale = min(max(elapsed_s / expected, self._scale / 2), self._scale * 2)
-            self._scale += 0.05 * (scale - self._scale)
-
-    def record_propose(self, num_drafts: int, elapsed_s: float) -> None:
-        """Remember what a proposal took."""
-        if num_drafts:
-            self._propose_per_token_s.append(elapsed_s / num_drafts)
-
-
-@dataclass(slots=True)
-class SharedExperience:
-    """What all sequences with the same target and drafter have seen."""
-
-    costs: CostModel
-    acceptance: AcceptanceRates = field(default_factory=AcceptanceRates)
-
-    def observe_pass(self, sequence: Sequence, committed: Committed) -> None:
-        """Learn what a pass costs, unless it was a prefill."""
-        timing = committed.timing
-        if timing.pass_rows and sequence.num_new_tokens > len(committed.token_ids):
-            self.costs.record_pass(timing.pass_rows, len(sequence.log), timing.compute_us / 1e6)
-
-    def prior(self, place: int) -> float:
-        """Chance of acceptance of the draft at a place, for a sequence that is new."""
-        return self.acceptance.rate(place, FIRST_GUESS, prior_weight=4.0)
+MAX_MIN_CONFIDENCE = 0.5
+"""A draft that is accepted more often than not is always welcome."""
+UNSURE = 0.25
+"""A usual confidence where drafting stops."""
 
 
 class PlainDecoding:
@@ -117,6 +65,10 @@ class PlainDecoding:
     def plan(self, sequence: Sequence) -> RoundPlan:
         """The next round."""
         return RoundPlan(0, sequence.num_left, 0.0)
+
+    def choose(self, sequence: Sequence, drafts: Drafts) -> Drafts:
+        """All of them."""
+        return drafts.head(len(drafts.token_ids))
 
     def observe(self, sequence: Sequence, committed: Committed) -> None:
         """Nothing to learn."""
@@ -139,6 +91,10 @@ class ExactSpeculation:
         num_alone = _tokens_without_a_draft(sequence)
         return RoundPlan(self._num_drafts, num_alone, max(EXACT_TIMEOUT_S, slowest_s))
 
+    def choose(self, sequence: Sequence, drafts: Drafts) -> Drafts:
+        """All of them."""
+        return drafts.head(len(drafts.token_ids))
+
     def observe(self, sequence: Sequence, committed: Committed) -> None:
         """Notice a draft that does not answer."""
         self._patience.observe(committed)
@@ -152,29 +108,68 @@ class AdaptiveSpeculation:
         self._shared = shared
         self._max_drafts = max_speculative_tokens
         self._acceptance = AcceptanceRates()
+        self._trust = Trust(TRUST_DECAY, shared.trust)
+        self._worth = Worth(WORTH_DECAY, shared.worth.mean)
         self._patience = _Patience()
         self._num_wanted = 0
+        self._confidences: tuple[float, ...] = ()
+        """What the drafter said of the drafts that are being verified."""
         self._probed_at = 0
-        """Tokens of the answer when a draft more than seemed to pay was tried last."""
+        """Tokens of the answer when a draft was tried last that did not seem to pay."""
         self._other_rows = 0.0
         self._other_tokens = 0.0
         self._mean_committed = 1.0
 
     def plan(self, sequence: Sequence) -> RoundPlan:
         """The next round."""
-        is_first = sequence.num_new_tokens == 0
-        self._num_wanted = self._best_number(len(sequence.log))
+        self._confidences = ()
+        context = len(sequence.log)
+        says_confidences = self._says_confidences(sequence)
+        self._num_wanted = self._max_drafts if says_confidences else self._best_number(context)
         if num_alone := self._patience.pause_tokens():
             return RoundPlan(0, num_alone, 0.0)
-        num_since_probe = sequence.num_new_tokens - self._probed_at
-        if num_since_probe >= PROBE_EVERY:
-            self._num_wanted = min(self._num_wanted + 1, self._max_drafts)
-            self._probed_at = sequence.num_new_tokens
-        elif self._num_wanted == 0 and not is_first:
-            return RoundPlan(0, PROBE_EVERY - num_since_probe, 0.0)
+        if num_alone := self._tokens_before_probe(sequence):
+            return RoundPlan(0, num_alone, 0.0)
         num_alone = _tokens_without_a_draft(sequence)
-        timeout_s = self._propose_timeout_s(len(sequence.log))
-        return RoundPlan(self._num_wanted, num_alone, timeout_s)
+        min_confidence = self._min_confidence(context) if says_confidences else 0.0
+        timeout_s = self._propose_timeout_s(context)
+        return RoundPlan(self._num_wanted, num_alone, timeout_s, min_confidence=min_confidence)
+
+    def _says_confidences(self, sequence: Sequence) -> bool:
+        return self._shared.says_confidences and not sequence.settings.samples_drafts
+
+    def _tokens_before_probe(self, sequence: Sequence) -> int:
+        """For how many tokens the target should go on alone, as nothing pays now; mostly 0."""
+        num_new = sequence.num_new_tokens
+        num_since_probe = num_new - self._probed_at
+        if self._says_confidences(sequence):
+            if self._worth.mean >= 0 or num_new == 0:
+                return 0
+            pause = PAUSE_TOKENS
+        else:
+            pause = PROBE_EVERY
+            if num_since_probe >= pause:
+                self._num_wanted = min(self._num_wanted + 1, self._max_drafts)
+            elif self._num_wanted > 0 or num_new == 0:
+                return 0
+        if num_since_probe >= pause:
+            self._probed_at = num_new
+            return 0
+        return pause - num_since_probe
+
+    def choose(self, sequence: Sequence, drafts: Drafts) -> Drafts:
+        """As many of the drafts as pay, where their drafter says how sure it is of them."""
+        if not drafts.confidences or drafts.supports:
+            return drafts.head(len(drafts.token_ids))
+        self._shared.says_confidences = True
+        chances: list[float] = []
+        parents = drafts.parents or range(-1, len(drafts.token_ids) - 1)
+        for confidence, parent in zip(drafts.confidences, parents, strict=False):
+            chance = self._trust.chance(confidence)
+            chances.append(chance * chances[parent] if parent >= 0 else chance)
+        number = self._best_head(chances, len(sequence.log), 0.0)
+        self._confidences = tuple(drafts.confidences[:number])
+        return drafts.head(number)
 
     def observe(self, sequence: Sequence, committed: Committed) -> None:
         """A pass of the target has come back."""
@@ -184,8 +179,11 @@ class AdaptiveSpeculation:
             num_made = self._num_wanted if propose.is_missed else len(propose.drafts.token_ids)
             self._shared.costs.record_propose(num_made, propose.elapsed_s)
         parents, path = committed.drafts_and_path()
-        self._acceptance.record(parents, path, DECAY)
-        self._shared.acceptance.record(parents, path, SHARED_DECAY)
+        if self._confidences:
+            self._trust.record(self._confidences, parents, path)
+        else:
+            self._acceptance.record(parents, path, DECAY)
+            self._shared.acceptance.record(parents, path, SHARED_DECAY)
         self._observe_batch(sequence, committed)
 
     def _observe_batch(self, sequence: Sequence, committed: Committed) -> None:
@@ -198,23 +196,20 @@ class AdaptiveSpeculation:
         self._other_rows += 0.2 * (other_rows - self._other_rows)
         other_tokens = (timing.pass_sequences - 1) * self._mean_committed
         self._other_tokens += 0.2 * (other_tokens - self._other_tokens)
+        if committed.propose is not None:
+            context, costs = len(sequence.log), self._shared.costs
+            elapsed_s = costs.pass_s(timing.pass_rows, context) + committed.propose.elapsed_s
+            gain = self._other_tokens + len(committed.token_ids)
+            gain -= elapsed_s * self._plain_rate(context)
+            self._worth.record(gain)
+            self._shared.worth.record(gain)
 
     def _best_number(self, context: int) -> int:
-        """The number of drafts with the highest expected rate of committed tokens."""
-        best, best_rate = 0, 0.0
-        expected = 1.0
+        """The number of drafts to ask for, judging by their places alone."""
         chances: list[float] = []
-        for number in range(self._max_drafts + 1):
-            if number:
-                chances.append(self._chance(number - 1, chances))
-                expected += chances[-1]
-            rows = round(self._other_rows) + 1 + number
-            costs = self._shared.costs
-            time_s = costs.pass_s(rows, context) + costs.propose_s(number)
-            rate = (self._other_tokens + expected) / time_s
-            if rate > best_rate:
-                best, best_rate = number, rate
-        return best
+        for place in range(self._max_drafts):
+            chances.append(self._chance(place, chances))
+        return self._best_head(chances, context, self._shared.costs.propose_s(1))
 
     def _chance(self, place: int, before: Items[float]) -> float:
         """Chance that the draft at a place becomes text, by the chances of those before it."""
@@ -225,6 +220,39 @@ class AdaptiveSpeculation:
             parent = place - 1
         rate = self._acceptance.rate(place, self._shared.prior(place), PRIOR_WEIGHT)
         return rate * before[parent] if parent >= 0 else rate
+
+    def _best_head(self, chances: Items[float], context: int, propose_s: float) -> int:
+        """The number of drafts with the highest expected rate of committed tokens.
+
+        `chances`: that each draft becomes text; `propose_s`: what each takes to propose.
+        """
+        other_rows = round(self._other_rows)
+        expected = 1.0
+        best, best_rate = 0, self._rate(expected, other_rows + 1, context, 0.0)
+        for number, chance in enumerate(chances, 1):
+            expected += chance
+            rate = self._rate(expected, other_rows + 1 + number, context, number * propose_s)
+            if rate > best_rate:
+                best, best_rate = number, rate
+        return best
+
+    def _rate(self, expected: float, num_rows: int, context: int, propose_s: float) -> float:
+        time_s = self._shared.costs.pass_s(num_rows, context) + propose_s
+        return (self._other_tokens + expected) / time_s
+
+    def _plain_rate(self, context: int) -> float:
+        return self._rate(1.0, round(self._other_rows) + 1, context, 0.0)
+
+    def _min_confidence(self, context: int) -> float:
+        """With less a draft more costs more time, proposed and verified, than it brings tokens.
+
+        The first row more may cost more than another one: what does not pay then is not verified.
+        """
+        costs, num_rows = self._shared.costs, round(self._other_rows) + 1
+        row_s = costs.pass_s(num_rows + self._max_drafts, context) - costs.pass_s(num_rows, context)
+        draft_s = row_s / self._max_drafts + costs.propose_s(1)
+        trust = self._trust.chance(UNSURE) / UNSURE
+        return min(draft_s * self._plain_rate(context) / trust, MAX_MIN_CONFIDENCE)
 
     def _propose_timeout_s(self, context: int) -> float:
         """Twice what it usually takes, and no longer than a plain pass."""

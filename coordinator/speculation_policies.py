@@ -7,15 +7,11 @@ nothing.
 from collections.abc import Sequence
 
 from coordinator.decode_loop import Speculation as Policy
+from coordinator.draft_experience import SharedExperience
+from coordinator.pass_costs import CostModel
 from coordinator.prediction import PredictedSpeculation, Prediction
 from coordinator.requests import Speculation
-from coordinator.speculation import (
-    AdaptiveSpeculation,
-    CostModel,
-    ExactSpeculation,
-    PlainDecoding,
-    SharedExperience,
-)
+from coordinator.speculation import AdaptiveSpeculation, ExactSpeculation, PlainDecoding
 from paceline.workers.pool import WorkerPool
 
 PREDICTION = "prediction"

@@ -10,28 +10,28 @@ from paceline.config import Count, Port, ServiceSettings
 class DraftSettings(ServiceSettings):
     """Paceline draft worker: proposes the next tokens cheaply."""
 
-    drafter: Literal["prompt-lookup", "draft-model", "eagle", "medusa", "early-exit", "self"] = (
-        "prompt-lookup"
+    drafter: Literal["suffix", "draft-model", "eagle", "medusa", "hybrid", "early-exit", "self"] = (
+        "suffix"
     )
-    """How to propose. `prompt-lookup` copies what followed the last tokens earlier in the text and
-    costs nothing; `draft-model` asks a smaller model with the same tokenizer; `eagle` asks a small
-    head that is fed with the target's hidden states; `medusa` asks several that say a token each;
-    `early-exit` asks the first layers of the target's model; `self` asks all of it (for tests:
-    everything is accepted, nothing is gained)."""
+    """How to propose. `suffix` copies what followed the last tokens before, in the text and in the
+    tenant's earlier answers, and costs nothing; `draft-model` asks a smaller model; `eagle` asks a
+    small head that is fed with the target's hidden states; `medusa` asks several that say a token
+    each; `hybrid` copies where a match is good enough and asks the head elsewhere; `early-exit`
+    asks the first layers of the target's model; `self` asks all of it (for tests: everything is
+    accepted, nothing is gained)."""
 
     model: str = ""
-    """`draft-model`: Hugging Face id or directory of the draft model. `eagle`, `medusa`,
-    `early-exit` and `self`: the target's model; empty for the bundled one. `prompt-lookup` has
-    none."""
+    """`draft-model`: Hugging Face id or directory of the draft model. `eagle`, `medusa`, `hybrid`,
+    `early-exit` and `self`: the target's model; empty for the bundled one. `suffix` has none."""
 
     target_tokenizer: str = ""
     """`draft-model`: the target's model, or a directory with its tokenizer. Where the draft model
     has other tokens, its drafts are translated. Unset: it must have the target's."""
 
     head: str = ""
-    """`eagle` and `medusa`: directory of the head or heads, as published or as vLLM writes them.
-    The target is started with the same, so that it keeps the hidden states. `early-exit`: directory
-    of a trained exit, if there is one; of that the target knows nothing."""
+    """`eagle`, `medusa` and `hybrid`: directory of the head or heads, as published or as vLLM
+    writes them. The target is started with the same, so that it keeps the hidden states.
+    `early-exit`: directory of a trained exit, if there is one; of that the target knows nothing."""
 
     exit_layer: Count | None = None
     """`early-exit`: how many layers run. Unset: a quarter of the model's, or what the trained exit
@@ -71,9 +71,9 @@ class DraftSettings(ServiceSettings):
     def _model_and_head_fit_drafter(self) -> Self:
         if self.drafter == "draft-model" and not self.model:
             raise ValueError("--model (PACELINE_MODEL) is required by the drafter draft-model")
-        if self.drafter == "prompt-lookup" and self.model:
+        if self.drafter == "suffix" and self.model:
             raise ValueError(
-                f"--model (PACELINE_MODEL) is {self.model!r}, but the drafter prompt-lookup "
+                f"--model (PACELINE_MODEL) is {self.model!r}, but the drafter suffix "
                 "should have none"
             )
         if self.drafter != "draft-model" and self.target_tokenizer:
@@ -81,9 +81,9 @@ class DraftSettings(ServiceSettings):
                 f"--target-tokenizer (PACELINE_TARGET_TOKENIZER) is {self.target_tokenizer!r}, but "
                 f"the drafter {self.drafter} should have none"
             )
-        if self.drafter in ("eagle", "medusa") and not self.head:
+        if self.drafter in ("eagle", "medusa", "hybrid") and not self.head:
             raise ValueError(f"--head (PACELINE_HEAD) is required by the drafter {self.drafter}")
-        if self.head and self.drafter not in ("eagle", "medusa", "early-exit"):
+        if self.head and self.drafter not in ("eagle", "medusa", "hybrid", "early-exit"):
             raise ValueError(
                 f"--head (PACELINE_HEAD) is {self.head!r}, but the drafter {self.drafter} "
                 "should have none"

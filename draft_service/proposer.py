@@ -7,6 +7,7 @@ no network and no thread.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from time import perf_counter
 from typing import Protocol
 
@@ -37,13 +38,29 @@ class Proposal:
     """One per token when they are sampled."""
     parents: list[int] = field(default_factory=list)
     """One per token when they are a tree (`paceline.token_tree`), the most likely ones first."""
+    confidences: list[float] = field(default_factory=list)
+    """One per token: how likely the drafter thinks it is that the token is accepted once the ones
+    before it are. Fewer where it does not say."""
+    min_confidence: float = 0.0
+    """No token is wanted whose acceptance, and that of all before it, is less likely than this."""
     is_done: bool = False
     fault: DraftFault | None = None
     """What is wrong where it ends."""
 
-    def add(self, token_id: int) -> None:
+    def is_worth(self, confidence: float) -> bool:
+        """Whether one more token of this confidence is wanted; where not, the proposal is done.
+
+        Not asked about tokens that are sampled (`add_sampled`).
+        """
+        if prod(self.confidences) * confidence < self.min_confidence:
+            self.is_done = True
+        return not self.is_done
+
+    def add(self, token_id: int, confidence: float | None = None) -> None:
         """Propose one more token; nothing is worth proposing behind a stop token."""
         self.token_ids.append(token_id)
+        if confidence is not None:
+            self.confidences.append(confidence)
         if token_id in self.sequence.settings.stop_token_ids:
             self.is_done = True
         if len(self.token_ids) >= self.num_wanted:
@@ -52,8 +69,9 @@ class Proposal:
     def add_sampled(self, token_id: int, support: Support) -> None:
         """Propose one more token that was sampled, and tell from what.
 
-        Goes on behind a stop token: a proposal that ended sooner for what it says would also be
-        less often too late, and what is too late must not depend on what it says.
+        Goes on behind a stop token, and however unsure the drafter is: a proposal that ended sooner
+        for what it says would also be less often too late, and what is too late must not depend on
+        what it says.
         """
         self.token_ids.append(token_id)
         self.supports.append(support)
@@ -122,7 +140,12 @@ class Proposer:
         # The target's own token needs the last place, so one less than the room can be accepted.
         room = sequence.settings.max_length - len(sequence.log) - 1
         num_wanted = min(round.num_speculative_tokens, self._max_speculative_tokens, room)
-        proposal = Proposal(sequence, num_wanted, is_done=num_wanted < 1 or not len(sequence.log))
+        proposal = Proposal(
+            sequence,
+            num_wanted,
+            min_confidence=round.min_confidence,
+            is_done=num_wanted < 1 or not len(sequence.log),
+        )
         if proposal.is_done:
             features_from = _features_from(sequence)
             return ProposeResult(round.sequence_id, round.round, features_from=features_from)
@@ -184,7 +207,12 @@ def _result(sequence_id: str, pending: _Pending, num_sequences: int, now: float)
         pass_sequences=num_sequences,
     )
     proposal = pending.proposal
-    drafts = Drafts(tuple(proposal.token_ids), tuple(proposal.parents), tuple(proposal.supports))
+    drafts = Drafts(
+        tuple(proposal.token_ids),
+        tuple(proposal.parents),
+        tuple(proposal.supports),
+        tuple(round(confidence, 2) for confidence in proposal.confidences),
+    )
     return ProposeResult(
         sequence_id,
         pending.round,

@@ -58,6 +58,11 @@ class SequenceSettings:
     grammar: str = ""
     """What the text behind the prompt must follow, as llguidance reads it; empty: nothing."""
 
+    @property
+    def samples_drafts(self) -> bool:
+        """Whether drafts are sampled with noise of their own, and judged by draws."""
+        return self.temperature > 0.0 and self.acceptance_rule is not AcceptanceRule.COUPLED
+
 
 @dataclass(frozen=True, slots=True)
 class Support:
@@ -76,6 +81,13 @@ class Drafts:
     """The index of the token that each one follows, smaller than its own; -1: the span."""
     supports: Sequence[Support] = ()
     """One per token of a chain that was sampled for the rules `rejection` and `block`."""
+    confidences: Sequence[float] = ()
+    """What the drafter thinks: the chance that each token is accepted once those before it are.
+    Fewer than tokens where it does not say."""
+
+    def head(self, length: int) -> "Drafts":
+        """The first `length` tokens, as a target needs them: a chain or a tree too."""
+        return Drafts(self.token_ids[:length], self.parents[:length], self.supports[:length])
 
 
 NO_DRAFTS = Drafts()
@@ -141,6 +153,8 @@ class ProposeRound:
     settings: SequenceSettings | None = None
     traceparent: str = ""
     features: Features | None = None
+    min_confidence: float = 0.0
+    """No draft is wanted whose acceptance, and that of all before it, is less likely than this."""
 
 
 class DraftFault(Enum):

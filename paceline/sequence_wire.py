@@ -95,7 +95,12 @@ def drafts_to_wire(drafts: Drafts) -> tokens_pb2.Drafts:
         tokens_pb2.Support(token_ids=support.token_ids, weights=support.weights)
         for support in drafts.supports
     ]
-    return tokens_pb2.Drafts(token_ids=drafts.token_ids, parents=drafts.parents, supports=supports)
+    return tokens_pb2.Drafts(
+        token_ids=drafts.token_ids,
+        parents=drafts.parents,
+        supports=supports,
+        confidence_percents=[round(100 * confidence) for confidence in drafts.confidences],
+    )
 
 
 def drafts_from_wire(message: tokens_pb2.Drafts) -> Drafts:
@@ -103,7 +108,8 @@ def drafts_from_wire(message: tokens_pb2.Drafts) -> Drafts:
     if not message.token_ids:
         return NO_DRAFTS
     supports = tuple(Support(tuple(s.token_ids), tuple(s.weights)) for s in message.supports)
-    return Drafts(tuple(message.token_ids), tuple(message.parents), supports)
+    confidences = tuple(percent / 100 for percent in message.confidence_percents)
+    return Drafts(tuple(message.token_ids), tuple(message.parents), supports, confidences)
 
 
 def features_to_wire(features: Features | None) -> tokens_pb2.Features | None:

@@ -38,6 +38,7 @@ def propose_round_to_wire(round: ProposeRound) -> draft_pb2.ProposeRound:
         settings=settings_to_wire(round.settings),
         traceparent=round.traceparent,
         features=features_to_wire(round.features),
+        min_confidence=round.min_confidence,
     )
 
 
@@ -51,6 +52,7 @@ def propose_round_from_wire(message: draft_pb2.ProposeRound) -> ProposeRound:
         settings=settings_from_wire(message),
         traceparent=message.traceparent,
         features=features_from_wire(message),
+        min_confidence=message.min_confidence,
     )
 
 

@@ -30,7 +30,7 @@ STATUS: dict[str, Any] = {
             "ready": False,
             "reason": "no answer",
             "model": "",
-            "drafter": "prompt-lookup",
+            "drafter": "suffix",
             "num_sequences": 3,
             "numerics": "",
             "num_parameters": 5_800_000,
@@ -55,7 +55,7 @@ class FakeCoordinator(ThreadingHTTPServer):
         self.num_stalls = 0
         """So many answers wait behind the last piece until the client goes."""
         self.bodies: list[dict[str, Any]] = []
-        self.drafter = "prompt-lookup"
+        self.drafter = "suffix"
 
     def status(self) -> dict[str, Any]:
         """Each answer so far took 90 bytes to the draft and 30 back."""

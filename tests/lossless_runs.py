@@ -12,7 +12,7 @@ from coordinator.sequence import Sequence
 from draft_service.proposer import Drafter, Proposer
 from paceline.engine.grammar import Grammars
 from paceline.engine.table_model import TableLaw, TableModel
-from paceline.rounds import SequenceSettings
+from paceline.rounds import Drafts, SequenceSettings
 from paceline.token_log import TokenLog
 from target_service.verifier import Verifier, VerifierLimits
 
@@ -40,6 +40,9 @@ class ScriptedSpeculation:
         plan = self.plans[self.num_planned % len(self.plans)]
         self.num_planned += 1
         return RoundPlan(*plan)
+
+    def choose(self, sequence: Sequence, drafts: Drafts) -> Drafts:
+        return drafts
 
     def observe(self, sequence: Sequence, committed: Committed) -> None:
         assert 0 <= committed.num_accepted_tokens <= committed.num_draft_tokens

@@ -17,7 +17,8 @@ from coordinator.memory_store import MemoryStore
 from coordinator.metrics import Metrics
 from coordinator.requests import Generation, GenerationRequest
 from draft_service.drafters.draft_model import ModelDrafter
-from draft_service.drafters.prompt_lookup import PromptLookupDrafter
+from draft_service.drafters.hybrid import HybridDrafter
+from draft_service.drafters.suffix import SuffixDrafter
 from draft_service.proposer import Drafter, Proposer
 from draft_service.servicer import DraftServicer
 from paceline.engine.device_worker import DeviceWorker, Stepper, device_thread
@@ -125,13 +126,13 @@ def draft_server(
     make_drafter: Callable[[], Drafter] | None = None,
     **changes: Any,
 ) -> WorkerServer:
-    """A draft worker: what `make_drafter` makes, or by its name `prompt-lookup`, `fed`, `trees`, or
-    any other name for one that runs a table model."""
+    """A draft worker: what `make_drafter` makes, or by its name `suffix`, `fed`, `hybrid`, `trees`,
+    or any other name for one that runs a table model."""
     info = replace(INFO, drafter=drafter)
     if drafter != "fed":
         info = replace(info, feature_layers=(), feature_size=0)
     info = replace(info, **changes)
-    if drafter == "prompt-lookup":
+    if drafter == "suffix":
         info = replace(info, model="", tokenizer_digest="", vocab_size=0, max_model_len=0)
 
     def build() -> tuple[Proposer, Callable[[DeviceWorker[Any, Any]], AddService]]:
@@ -139,8 +140,11 @@ def draft_server(
         match drafter:
             case _ if make_drafter is not None:
                 method = make_drafter()
-            case "prompt-lookup":
-                method = PromptLookupDrafter()
+            case "suffix":
+                method = SuffixDrafter()
+            case "hybrid":
+                model = ModelDrafter(make_model(law), GRAMMARS)
+                method = HybridDrafter(model, SuffixDrafter(model.table))
             case "fed":
                 method = FedDrafter(law)
             case "trees":

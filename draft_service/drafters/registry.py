@@ -1,6 +1,6 @@
 """The drafters by name: what `--drafter` may be, and what a worker says about each.
 
-torch is imported only for those that need it, so that a worker of prompt lookup starts at once.
+torch is imported only for those that need it, so that a worker of `suffix` starts at once.
 """
 
 import secrets
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from draft_service.config import DraftSettings
 from draft_service.drafters.draft_model import ModelDrafter
-from draft_service.drafters.prompt_lookup import PromptLookupDrafter
+from draft_service.drafters.hybrid import HybridDrafter
+from draft_service.drafters.suffix import SuffixDrafter
 from draft_service.drafters.translated_model import translated_drafter
 from draft_service.proposer import Drafter
 from draft_service.translation.target_tokenizer import read_target_tokenizer
 from paceline import __version__
 from paceline.engine.grammar import Grammars
+from paceline.engine.head_kind import head_kind
 from paceline.engine.tokenizer_files import tokenizer_digest, vocabulary_size
 from paceline.engine.worker_model import (
     WorkerModel,
@@ -41,12 +43,14 @@ def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
         drafter=settings.drafter,
     )
     match settings.drafter:
-        case "prompt-lookup":
-            return PromptLookupDrafter(), info
+        case "suffix":
+            return SuffixDrafter(), info
         case "eagle":
             return _eagle(settings, info)
         case "medusa":
             return _medusa(settings, info)
+        case "hybrid":
+            return _hybrid(settings, info)
         case "early-exit":
             return _early_exit(settings, info)
         case "draft-model" | "self":
@@ -103,6 +107,14 @@ def _medusa(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerI
     most = min(settings.max_speculative_tokens, loaded.head.num_heads)
     info = replace(info, max_speculative_tokens=most)
     return MedusaDrafter(loaded.head, _grammars(loaded)), _fed_info(info, loaded)
+
+
+def _hybrid(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
+    make = _medusa if head_kind(settings.head) == "medusa" else _eagle
+    model, info = make(settings, info)
+    # Of a match there may be more drafts than a head has to say.
+    info = replace(info, max_speculative_tokens=settings.max_speculative_tokens)
+    return HybridDrafter(model, SuffixDrafter(model.table)), info
 
 
 def _grammars(loaded: "WorkerHead[Any]") -> Grammars:

@@ -3,6 +3,9 @@
 Under the coupled rule the draft chooses with the target's noise (the same seed, choice and
 position), so that both make the same choice wherever their laws are close (arXiv 2408.07978). Under
 `rejection` and `block` it samples with noise of its own and tells from what.
+
+How sure it is of a token is the share of the most likely one, at the temperature of the sequence: a
+head that is sure is mostly right, and one choice made with the same noise is then mostly the same.
 """
 
 import logging
@@ -13,10 +16,10 @@ from draft_service.proposer import Proposal
 from paceline.engine.draws import Draws
 from paceline.engine.grammar import Grammars
 from paceline.engine.model import Logits
-from paceline.engine.sampling import choose_token, token_law
+from paceline.engine.sampling import choose_token, confidence, token_law
 from paceline.engine.sequences import EngineSequence
 from paceline.errors import InvalidRequest
-from paceline.rounds import AcceptanceRule, DraftFault
+from paceline.rounds import DraftFault
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +91,10 @@ def _add_token(proposal: Proposal, logits: Logits) -> None:
     grammar, allowed = proposal.sequence.grammar, None
     if grammar is not None and grammar.reach(context) == position:  # not behind a stop token
         allowed = grammar.allowed(context)
-    if settings.temperature == 0.0 or settings.acceptance_rule is AcceptanceRule.COUPLED:
-        proposal.add(choose_token(logits, settings, position, context, allowed))
+    if not settings.samples_drafts:
+        sure = confidence(logits, settings, position, context, allowed)
+        if proposal.is_worth(sure):
+            proposal.add(choose_token(logits, settings, position, context, allowed), sure)
         return
     law = token_law(logits, settings, position, context, allowed)
     proposal.add_sampled(*Draws(settings, start=len(log)).draft(position, law))

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from paceline.config import Count, LogLevel, Port, Settings
+from paceline.heads import shipped_head
 
 
 class ServeSettings(Settings):
@@ -16,13 +17,25 @@ class ServeSettings(Settings):
     network."""
 
     drafter: Literal[
-        "prompt-lookup", "draft-model", "eagle", "medusa", "early-exit", "self", "none", "off"
-    ] = "prompt-lookup"
-    """How tokens are proposed. `prompt-lookup` costs nothing and needs no second model;
-    `draft-model` asks the one given with `--draft-model`; `eagle` asks the head given with
-    `--head`, which is fed with the model's hidden states; `medusa` asks several such heads, which
-    say a token each; `early-exit` asks the first layers of the model; `self` asks all of it (for
-    tests: everything is accepted, nothing is gained); `none` or `off`: plain decoding."""
+        "auto",
+        "suffix",
+        "draft-model",
+        "eagle",
+        "medusa",
+        "hybrid",
+        "early-exit",
+        "self",
+        "none",
+        "off",
+    ] = "auto"
+    """How tokens are proposed. `suffix` copies from the text and from earlier answers, which costs
+    nothing and needs no second model; `draft-model` asks the one given with `--draft-model`;
+    `eagle` asks the head given with `--head`, which is fed with the model's hidden states; `medusa`
+    asks several such heads, which say a token each; `hybrid` copies where a match is good enough
+    and asks the head elsewhere; `auto` is `hybrid` with the head given, else with the one that
+    comes with Paceline for the model, and `suffix` where there is none; `early-exit` asks the first
+    layers of the model; `self` asks all of it (for tests: everything is accepted, nothing is
+    gained); `none` or `off`: plain decoding."""
 
     draft_model: str = ""
     """Hugging Face id or directory of the model for the drafter `draft-model`. Where its tokenizer
@@ -31,7 +44,8 @@ class ServeSettings(Settings):
     head: str = ""
     """Directory of a head made for the model: for the drafter `eagle` as published (`EAGLE-…`,
     `EAGLE3-…`) or as vLLM's `speculators` writes it, for `medusa` as published or as vLLM has it,
-    for `early-exit` a trained exit, which it can do without."""
+    for `early-exit` a trained exit, which it can do without. Left out: the head
+    that comes with Paceline for the model."""
 
     exit_layer: Count | None = None
     """Layers that run for the drafter `early-exit`. Unset: a quarter of the model's, or what the
@@ -69,7 +83,7 @@ class ServeSettings(Settings):
 
     num_threads: Count | None = None
     """CPU threads of each worker. Unset: the cores of this machine, shared between the replicas;
-    1 for prompt lookup, which computes nothing."""
+    1 for `suffix`, which computes nothing."""
 
     http_port: Port = 8000
     """Port of the OpenAI-compatible API on 127.0.0.1; 0: any free one."""
@@ -91,7 +105,7 @@ class ServeSettings(Settings):
     def _drafter_has_what_it_runs(self) -> Self:
         if self.drafter == "draft-model" and not self.draft_model:
             raise ValueError("--draft-model is required: --drafter is draft-model")
-        if self.feeds_head and not self.head:
+        if self.feeds_head and not self.head_directory:
             raise ValueError(f"--head is required: --drafter is {self.drafter}")
         if self.exit_layer and self.head and self.drafter == "early-exit":
             raise ValueError(f"--exit-layer {self.exit_layer} contradicts --head, which names it")
@@ -105,7 +119,19 @@ class ServeSettings(Settings):
     @property
     def feeds_head(self) -> bool:
         """Whether the draft processes run a head that the target feeds."""
-        return self.drafter in ("eagle", "medusa")
+        return self.method in ("eagle", "medusa", "hybrid")
+
+    @property
+    def method(self) -> str:
+        """The drafter, with `auto` decided."""
+        if self.drafter != "auto":
+            return self.drafter
+        return "hybrid" if self.head_directory else "suffix"
+
+    @property
+    def head_directory(self) -> str:
+        """The head for drafters that run one: the one given, or the one shipped for the model."""
+        return self.head or str(shipped_head(self.model) or "")
 
     def contradictions(self) -> list[str]:
         """Options that were given but cannot matter, as sentences for a warning."""
@@ -117,8 +143,8 @@ class ServeSettings(Settings):
             )
         if self.head and not self.feeds_head and self.drafter != "early-exit":
             found.append(
-                f"--head {self.head} is not used: --drafter is {self.drafter}, expected eagle, "
-                "medusa or early-exit"
+                f"--head {self.head} is not used: --drafter is {self.drafter}, expected hybrid, "
+                "eagle, medusa or early-exit"
             )
         if self.exit_layer and self.drafter != "early-exit":
             found.append(

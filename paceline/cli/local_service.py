@@ -166,7 +166,7 @@ class LocalService:
             "dtype": settings.dtype,
             "kv_cache_tokens": settings.kv_cache_tokens,
             "cache_dir": settings.cache_dir or None,
-            "head": settings.head if settings.feeds_head else None,
+            "head": settings.head_directory if settings.feeds_head else None,
             "port": int(address.rpartition(":")[2]),
             "max_speculative_tokens": max(
                 DEFAULT_MAX_SPECULATIVE_TOKENS, settings.num_speculative_tokens
@@ -178,10 +178,10 @@ class LocalService:
             values |= {"model": settings.model, "max_model_len": settings.max_model_len}
         else:
             replicas = settings.draft_replicas
-            values |= {"drafter": settings.drafter, "allow_pickle": settings.allow_pickle}
+            values |= {"drafter": settings.method, "allow_pickle": settings.allow_pickle}
             if settings.drafter == "early-exit":
                 values |= {"head": settings.head, "exit_layer": settings.exit_layer}
-            if settings.drafter == "prompt-lookup":
+            if settings.method == "suffix":
                 replicas = cores
             else:
                 has_own = settings.drafter == "draft-model"

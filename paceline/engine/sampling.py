@@ -99,6 +99,25 @@ def token_law(
     return law
 
 
+def confidence(
+    logits: Logits,  # [V]; not changed
+    settings: SequenceSettings,
+    position: int,
+    context: Sequence[int],
+    allowed: TokenMask | None = None,  # [V]
+) -> float:
+    """The probability of the most likely token before filters, at temperature 1 for a greedy one.
+
+    Takes and raises what `choose_token` takes and raises. Rounded: nothing but speed depends on it.
+    """
+    processed = processed_logits(logits, settings, position, context, allowed)
+    best = _best(processed, position)
+    scaled = np.subtract(processed, processed[best], dtype=np.float32, casting="same_kind")
+    with np.errstate(over="ignore"):  # far behind at a low temperature: minus infinity
+        scaled /= np.float32(settings.temperature or 1.0)
+    return 1.0 / float(np.exp(scaled).sum())
+
+
 def _best(processed: ProcessedLogits, position: int) -> int:
     """The token with the highest logit, which is finite."""
     best = int(processed.argmax())  # the first of equals; of NaN, if there is one

@@ -7,7 +7,7 @@ room. Used by the target's verifier and by drafters that run a model.
 """
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from paceline.rounds import SequenceSettings, TokenSpan
 from paceline.token_log import TokenLog, common_length
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class EngineSequence:
     """The tokens and settings of one sequence; `computed` are the tokens whose KV is in `kv`."""
 
@@ -61,6 +61,8 @@ class SequenceTable:
         self._sequences: dict[str, EngineSequence] = {}
         self._num_arrived = 0
         self.num_preemptions = 0
+        self.on_close: Callable[[EngineSequence], None] | None = None
+        """Told about each sequence that has ended, while its tokens are still there."""
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -92,6 +94,8 @@ class SequenceTable:
         """The sequence has ended; what is computed of it can still be found by content."""
         sequence = self._sequences.pop(sequence_id, None)
         if sequence is not None:
+            if self.on_close is not None:
+                self.on_close(sequence)
             self._drop_kv(sequence)
 
     def reserve(

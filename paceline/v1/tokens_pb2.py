@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/tokens.proto\x12\x0bpaceline.v1\"B\n\tTokenSpan\x12\r\n\x05start\x18\x01 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x02 \x01(\x06\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"+\n\tLogitBias\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x01\"\xcd\x03\n\x10SequenceSettings\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x06\x12\x0e\n\x06\x63hoice\x18\x06 \x01(\r\x12*\n\nlogit_bias\x18\x07 \x03(\x0b\x32\x16.paceline.v1.LogitBias\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nmin_length\x18\t \x01(\r\x12\x12\n\nmax_length\x18\n \x01(\r\x12\x12\n\ncache_salt\x18\x0b \x01(\t\x12\x15\n\rprompt_length\x18\x0c \x01(\r\x12\x18\n\x10presence_penalty\x18\r \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x0e \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\x0f \x01(\x01\x12\x34\n\x0f\x61\x63\x63\x65ptance_rule\x18\x10 \x01(\x0e\x32\x1b.paceline.v1.AcceptanceRule\x12\x19\n\x0cnum_logprobs\x18\x11 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07grammar\x18\x12 \x01(\tB\x0f\n\r_num_logprobs\"-\n\x07Support\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07weights\x18\x02 \x03(\x02\"T\n\x06\x44rafts\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07parents\x18\x02 \x03(\x05\x12&\n\x08supports\x18\x03 \x03(\x0b\x32\x14.paceline.v1.Support\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"9\n\x08\x46\x65\x61tures\x12\r\n\x05start\x18\x01 \x01(\r\x12\x10\n\x08num_rows\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"L\n\nRoundError\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.paceline.v1.RoundErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\"^\n\x0bRoundTiming\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\ncompute_us\x18\x02 \x01(\r\x12\x11\n\tpass_rows\x18\x03 \x01(\r\x12\x16\n\x0epass_sequences\x18\x04 \x01(\r\"w\n\nWorkerLoad\x12\x15\n\rnum_sequences\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x0f\n\x07kv_used\x18\x03 \x01(\r\x12\x13\n\x0bkv_capacity\x18\x04 \x01(\r\x12\x17\n\x0fnum_preemptions\x18\x05 \x01(\x04\"?\n\x08PassCost\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x0f\n\x07\x63ontext\x18\x02 \x01(\r\x12\x14\n\x0cmilliseconds\x18\x03 \x01(\x01\"\xea\x02\n\nWorkerInfo\x12\x16\n\x0eprotocol_major\x18\x01 \x01(\r\x12\x16\n\x0eprotocol_minor\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x10\n\x08numerics\x18\x05 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x06 \x01(\t\x12\x12\n\nvocab_size\x18\x07 \x01(\r\x12\x15\n\rmax_model_len\x18\x08 \x01(\r\x12\x1e\n\x16max_speculative_tokens\x18\t \x01(\r\x12\x0f\n\x07\x64rafter\x18\n \x01(\t\x12)\n\npass_costs\x18\x0b \x03(\x0b\x32\x15.paceline.v1.PassCost\x12\x13\n\x0binstance_id\x18\x0c \x01(\t\x12\x16\n\x0e\x66\x65\x61ture_layers\x18\r \x03(\r\x12\x14\n\x0c\x66\x65\x61ture_size\x18\x0e \x01(\r\x12\x16\n\x0enum_parameters\x18\x0f \x01(\x04*\x88\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43\x43\x45PTANCE_RULE_COUPLED\x10\x01\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x02\x12\x19\n\x15\x41\x43\x43\x45PTANCE_RULE_BLOCK\x10\x03*\xe5\x01\n\x10RoundErrorReason\x12\"\n\x1eROUND_ERROR_REASON_UNSPECIFIED\x10\x00\x12\'\n#ROUND_ERROR_REASON_INVALID_ARGUMENT\x10\x01\x12\x1f\n\x1bROUND_ERROR_REASON_TOO_LONG\x10\x02\x12!\n\x1dROUND_ERROR_REASON_OVERLOADED\x10\x03\x12\x1f\n\x1bROUND_ERROR_REASON_DRAINING\x10\x04\x12\x1f\n\x1bROUND_ERROR_REASON_INTERNAL\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/tokens.proto\x12\x0bpaceline.v1\"B\n\tTokenSpan\x12\r\n\x05start\x18\x01 \x01(\r\x12\x13\n\x0bprefix_hash\x18\x02 \x01(\x06\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\"+\n\tLogitBias\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x01\"\xcd\x03\n\x10SequenceSettings\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x01\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x06\x12\x0e\n\x06\x63hoice\x18\x06 \x01(\r\x12*\n\nlogit_bias\x18\x07 \x03(\x0b\x32\x16.paceline.v1.LogitBias\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nmin_length\x18\t \x01(\r\x12\x12\n\nmax_length\x18\n \x01(\r\x12\x12\n\ncache_salt\x18\x0b \x01(\t\x12\x15\n\rprompt_length\x18\x0c \x01(\r\x12\x18\n\x10presence_penalty\x18\r \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x0e \x01(\x01\x12\x1a\n\x12repetition_penalty\x18\x0f \x01(\x01\x12\x34\n\x0f\x61\x63\x63\x65ptance_rule\x18\x10 \x01(\x0e\x32\x1b.paceline.v1.AcceptanceRule\x12\x19\n\x0cnum_logprobs\x18\x11 \x01(\rH\x00\x88\x01\x01\x12\x0f\n\x07grammar\x18\x12 \x01(\tB\x0f\n\r_num_logprobs\"-\n\x07Support\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07weights\x18\x02 \x03(\x02\"q\n\x06\x44rafts\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07parents\x18\x02 \x03(\x05\x12&\n\x08supports\x18\x03 \x03(\x0b\x32\x14.paceline.v1.Support\x12\x1b\n\x13\x63onfidence_percents\x18\x04 \x03(\r\"M\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x15\n\rtop_token_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"9\n\x08\x46\x65\x61tures\x12\r\n\x05start\x18\x01 \x01(\r\x12\x10\n\x08num_rows\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"L\n\nRoundError\x12-\n\x06reason\x18\x01 \x01(\x0e\x32\x1d.paceline.v1.RoundErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\"^\n\x0bRoundTiming\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x12\n\ncompute_us\x18\x02 \x01(\r\x12\x11\n\tpass_rows\x18\x03 \x01(\r\x12\x16\n\x0epass_sequences\x18\x04 \x01(\r\"w\n\nWorkerLoad\x12\x15\n\rnum_sequences\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x0f\n\x07kv_used\x18\x03 \x01(\r\x12\x13\n\x0bkv_capacity\x18\x04 \x01(\r\x12\x17\n\x0fnum_preemptions\x18\x05 \x01(\x04\"?\n\x08PassCost\x12\x0c\n\x04rows\x18\x01 \x01(\r\x12\x0f\n\x07\x63ontext\x18\x02 \x01(\r\x12\x14\n\x0cmilliseconds\x18\x03 \x01(\x01\"\xea\x02\n\nWorkerInfo\x12\x16\n\x0eprotocol_major\x18\x01 \x01(\r\x12\x16\n\x0eprotocol_minor\x18\x02 \x01(\r\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x10\n\x08numerics\x18\x05 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x06 \x01(\t\x12\x12\n\nvocab_size\x18\x07 \x01(\r\x12\x15\n\rmax_model_len\x18\x08 \x01(\r\x12\x1e\n\x16max_speculative_tokens\x18\t \x01(\r\x12\x0f\n\x07\x64rafter\x18\n \x01(\t\x12)\n\npass_costs\x18\x0b \x03(\x0b\x32\x15.paceline.v1.PassCost\x12\x13\n\x0binstance_id\x18\x0c \x01(\t\x12\x16\n\x0e\x66\x65\x61ture_layers\x18\r \x03(\r\x12\x14\n\x0c\x66\x65\x61ture_size\x18\x0e \x01(\r\x12\x16\n\x0enum_parameters\x18\x0f \x01(\x04*\x88\x01\n\x0e\x41\x63\x63\x65ptanceRule\x12\x1f\n\x1b\x41\x43\x43\x45PTANCE_RULE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43\x43\x45PTANCE_RULE_COUPLED\x10\x01\x12\x1d\n\x19\x41\x43\x43\x45PTANCE_RULE_REJECTION\x10\x02\x12\x19\n\x15\x41\x43\x43\x45PTANCE_RULE_BLOCK\x10\x03*\xe5\x01\n\x10RoundErrorReason\x12\"\n\x1eROUND_ERROR_REASON_UNSPECIFIED\x10\x00\x12\'\n#ROUND_ERROR_REASON_INVALID_ARGUMENT\x10\x01\x12\x1f\n\x1bROUND_ERROR_REASON_TOO_LONG\x10\x02\x12!\n\x1dROUND_ERROR_REASON_OVERLOADED\x10\x03\x12\x1f\n\x1bROUND_ERROR_REASON_DRAINING\x10\x04\x12\x1f\n\x1bROUND_ERROR_REASON_INTERNAL\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.tokens_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCEPTANCERULE']._serialized_start=1615
-  _globals['_ACCEPTANCERULE']._serialized_end=1751
-  _globals['_ROUNDERRORREASON']._serialized_start=1754
-  _globals['_ROUNDERRORREASON']._serialized_end=1983
+  _globals['_ACCEPTANCERULE']._serialized_start=1644
+  _globals['_ACCEPTANCERULE']._serialized_end=1780
+  _globals['_ROUNDERRORREASON']._serialized_start=1783
+  _globals['_ROUNDERRORREASON']._serialized_end=2012
   _globals['_TOKENSPAN']._serialized_start=41
   _globals['_TOKENSPAN']._serialized_end=107
   _globals['_LOGITBIAS']._serialized_start=109
@@ -44,19 +44,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUPPORT']._serialized_start=618
   _globals['_SUPPORT']._serialized_end=663
   _globals['_DRAFTS']._serialized_start=665
-  _globals['_DRAFTS']._serialized_end=749
-  _globals['_TOKENLOGPROBS']._serialized_start=751
-  _globals['_TOKENLOGPROBS']._serialized_end=828
-  _globals['_FEATURES']._serialized_start=830
-  _globals['_FEATURES']._serialized_end=887
-  _globals['_ROUNDERROR']._serialized_start=889
-  _globals['_ROUNDERROR']._serialized_end=965
-  _globals['_ROUNDTIMING']._serialized_start=967
-  _globals['_ROUNDTIMING']._serialized_end=1061
-  _globals['_WORKERLOAD']._serialized_start=1063
-  _globals['_WORKERLOAD']._serialized_end=1182
-  _globals['_PASSCOST']._serialized_start=1184
-  _globals['_PASSCOST']._serialized_end=1247
-  _globals['_WORKERINFO']._serialized_start=1250
-  _globals['_WORKERINFO']._serialized_end=1612
+  _globals['_DRAFTS']._serialized_end=778
+  _globals['_TOKENLOGPROBS']._serialized_start=780
+  _globals['_TOKENLOGPROBS']._serialized_end=857
+  _globals['_FEATURES']._serialized_start=859
+  _globals['_FEATURES']._serialized_end=916
+  _globals['_ROUNDERROR']._serialized_start=918
+  _globals['_ROUNDERROR']._serialized_end=994
+  _globals['_ROUNDTIMING']._serialized_start=996
+  _globals['_ROUNDTIMING']._serialized_end=1090
+  _globals['_WORKERLOAD']._serialized_start=1092
+  _globals['_WORKERLOAD']._serialized_end=1211
+  _globals['_PASSCOST']._serialized_start=1213
+  _globals['_PASSCOST']._serialized_end=1276
+  _globals['_WORKERINFO']._serialized_start=1279
+  _globals['_WORKERINFO']._serialized_end=1641
 # @@protoc_insertion_point(module_scope)

@@ -13,9 +13,9 @@ from answers import OFF, Answer, Body, FrontEnd, ask, check_equal, drafts
 from processes import Coordinator
 
 MODES = (
-    drafts("prompt-lookup", 1),
-    drafts("prompt-lookup", 3),
-    drafts("prompt-lookup", 8),
+    drafts("suffix", 1),
+    drafts("suffix", 3),
+    drafts("suffix", 8),
     drafts("draft-model", 4),
 )
 HA, ONE, HALF_SMILE, OTHER_HALF = 421, 33, 10813, 38887

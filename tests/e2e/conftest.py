@@ -54,7 +54,7 @@ def model_workers(processes: Processes, draft_checkpoint: Path) -> dict[str, Wor
     common = {"dtype": "float32", "kv_cache_tokens": KV_CACHE_TOKENS}
     return {
         "target": processes.target(**common),
-        "prompt-lookup": processes.draft("prompt-lookup"),
+        "suffix": processes.draft("suffix"),
         "draft-model": processes.draft("draft-model", model=str(draft_checkpoint), **common),
         "self": processes.draft("self", **common),
     }
@@ -73,7 +73,7 @@ def model_stack(
 def table_stack(processes: Processes, session_redis: ManagedRedis) -> Stack:
     """The table model, where weights do not matter: fast, with a token for each byte."""
     drafts = {
-        "prompt-lookup": processes.draft("prompt-lookup"),
+        "suffix": processes.draft("suffix"),
         "draft-model": processes.draft("draft-model", model=f"{TABLE}:0.2"),
         "self": processes.draft("self", model=TABLE),
     }

@@ -29,7 +29,7 @@ PERSON = {
     "additionalProperties": False,
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
-METHODS = ("prompt-lookup", "draft-model", "self")
+METHODS = ("suffix", "draft-model", "self")
 
 
 def asked(words: str, **changes: Any) -> Body:
@@ -42,7 +42,7 @@ async def test_json_meets_its_schema_whatever_is_drafted_and_however_it_is_asked
     model_stack: Stack, temperature: float
 ) -> None:
     body = asked("Describe Ada.", temperature=temperature, response_format=FORMAT)
-    modes = [drafts("prompt-lookup", 8), drafts("draft-model", 4)]
+    modes = [drafts("suffix", 8), drafts("draft-model", 4)]
     front_ends = [*FrontEnd] if temperature else [FrontEnd.HTTP]
     answer = await ask_every_way(model_stack.coordinator, body, modes, front_ends)
     assert answer.finish_reason == "stop"
@@ -89,7 +89,7 @@ async def test_json_free_text_and_a_client_that_leaves_share_the_batch(model_sta
             jsonschema.validate(json.loads(answer.text), PERSON)
 
 
-@pytest.mark.parametrize("speculation", [OFF, drafts("prompt-lookup", 4)])
+@pytest.mark.parametrize("speculation", [OFF, drafts("suffix", 4)])
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"type": "string", "pattern": "[a-"}])
 async def test_a_schema_that_is_none_is_refused_by_its_field_and_the_server_lives(
     model_stack: Stack, speculation: Body, schema: Body

@@ -88,7 +88,7 @@ async def test_reading_prompt_and_answer_again_gives_the_same_numbers(
     settings = {"temperature": 0.9, "top_p": 0.9, "frequency_penalty": 0.3, "seed": 5}
     body = {"prompt": prompt, "max_tokens": 48, "logprobs": NUM_TOP, **settings}
     module = load_model(DEFAULT_MODEL, dtype="float32", device="cpu").module
-    for speculation in (drafts("prompt-lookup", 4), drafts("draft-model", 4)):
+    for speculation in (drafts("suffix", 4), drafts("draft-model", 4)):
         choice = await choice_of(model_stack, {**body, "speculation": speculation})
         text = [*prompt, *choice["token_ids"]]
         given = choice["logprobs"]

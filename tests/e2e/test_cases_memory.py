@@ -51,7 +51,7 @@ async def test_speculation_works_for_every_request_and_not_only_the_first(
     seen: dict[str, list[Answer]] = {prompt: [] for prompt in prompts}
     for prompt in [prompts[0]] * 3 + [prompts[1], prompts[0]] * 2:
         body = {"prompt": prompt, "temperature": 0, "max_tokens": 16}
-        body["speculation"] = drafts("prompt-lookup", 4)
+        body["speculation"] = drafts("suffix", 4)
         seen[prompt].append(await ask(model_stack.coordinator, body))
     for answers in seen.values():
         for answer in answers:
@@ -108,7 +108,7 @@ SMALL_POOL = 304
 def small_stack(processes: Processes) -> Stack:
     """Target and drafts with room for one request and a part of another."""
     workers = {
-        "prompt-lookup": processes.draft("prompt-lookup"),
+        "suffix": processes.draft("suffix"),
         "draft-model": processes.draft(
             "draft-model", model=f"{TABLE}:0.2", kv_cache_tokens=SMALL_POOL
         ),

@@ -18,7 +18,7 @@ from paceline.engine.table_model import EOS_ID
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.parametrize("drafter", ["prompt-lookup", "draft-model", "self"])
+@pytest.mark.parametrize("drafter", ["suffix", "draft-model", "self"])
 async def test_what_is_counted_adds_up(table_stack: Stack, drafter: str) -> None:
     """CASES 46."""
     coordinator = table_stack.coordinator

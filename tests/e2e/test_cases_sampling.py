@@ -20,7 +20,7 @@ async def test_a_bias_counts_for_drafted_tokens_too(model_stack: Stack) -> None:
     body = {"prompt": " ha" * 8, **force(ONE), "max_tokens": 12}
     answer = await ask_every_way(model_stack.coordinator, body)
     assert answer.text == "1" * 12
-    request = {**body, "speculation": drafts("prompt-lookup", 4)}
+    request = {**body, "speculation": drafts("suffix", 4)}
     stream = await ask(model_stack.coordinator, request, FrontEnd.HTTP_STREAM)
     # Until the answer repeats itself, nothing that is copied can be accepted.
     assert [len(part.token_ids) for part in stream.parts[:3]] == [1, 1, 1]
@@ -132,7 +132,7 @@ async def test_answers_without_a_seed_are_as_various_with_drafts_as_without(
 ) -> None:
     """CASES 16."""
     num_distinct = []
-    for speculation in (OFF, drafts("prompt-lookup", 4), drafts("draft-model", 4)):
+    for speculation in (OFF, drafts("suffix", 4), drafts("draft-model", 4)):
         body = {"prompt": "Once upon a time", "max_tokens": 8, **settings}
         bodies = [{**body, "speculation": speculation}] * 40
         answers = await ask_all(table_stack.coordinator, bodies, concurrency=8)

@@ -27,7 +27,7 @@ async def test_a_stop_at_the_start_of_a_long_block_is_seen(
 ) -> None:
     """CASES 3."""
     body = {"prompt": " ha ha ha", **force(HA), "stop": stop, "max_tokens": 64}
-    modes = (*MODES, drafts("prompt-lookup", 16), drafts("self", 16))
+    modes = (*MODES, drafts("suffix", 16), drafts("self", 16))
     answer = await ask_every_way(model_stack.coordinator, body, modes)
     assert (answer.text, answer.num_completion_tokens, answer.finish_reason) == (text, 1, "stop")
 
@@ -40,7 +40,7 @@ async def test_tokens_behind_a_stop_are_not_returned(model_stack: Stack) -> None
     assert (answer.text, answer.num_completion_tokens) == ("", 3)
 
 
-@pytest.mark.parametrize("drafter", ["prompt-lookup", "draft-model", "self"])
+@pytest.mark.parametrize("drafter", ["suffix", "draft-model", "self"])
 @pytest.mark.parametrize("num_drafts", [1, 3, 8])
 async def test_max_tokens_is_met_exactly_wherever_it_cuts_a_block(
     table_stack: Stack, drafter: str, num_drafts: int

@@ -47,7 +47,7 @@ async def test_text_is_the_decoded_ids_wherever_blocks_cut_a_character(
     """CASES 25 b and c."""
     body = {"prompt": prompt, "temperature": 0, "max_tokens": 15}
     # An odd number of drafts cuts pairs.
-    modes = (OFF, drafts("prompt-lookup", 3), drafts("draft-model", 4))
+    modes = (OFF, drafts("suffix", 3), drafts("draft-model", 4))
     ways = [*itertools.product(modes, FrontEnd)]
     answers = await asyncio.gather(
         *(ask(model_stack.coordinator, {**body, "speculation": mode}, end) for mode, end in ways)

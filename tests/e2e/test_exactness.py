@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(600)
 
 FACTORS: dict[str, tuple[object, ...]] = {
     "num_drafts": (1, 3, 5, 8),
-    "drafter": ("prompt-lookup", "draft-model", "self"),
+    "drafter": ("suffix", "draft-model", "self"),
     "concurrency": (8, 1),
     "temperature": (0.0, 0.8),
     "has_company": (True, False),
@@ -145,7 +145,7 @@ def bfloat16_expected(processes: Processes, model_workers: dict[str, Worker]) ->
 @pytest.mark.parametrize(
     ("drafter", "num_drafts", "concurrency", "temperature", "has_company"),
     [
-        ("prompt-lookup", 8, 1, 0.0, False),
+        ("suffix", 8, 1, 0.0, False),
         ("draft-model", 3, 8, 0.8, True),
         ("self", 5, 8, 0.0, False),
     ],

@@ -47,7 +47,7 @@ def redis() -> Iterator[ManagedRedis]:
 def module_stack(processes: Processes, redis: ManagedRedis) -> Iterator[Stack]:
     workers = {
         "draft-model": processes.draft("draft-model", model=f"{TABLE}:0.2"),
-        "prompt-lookup": processes.draft("prompt-lookup"),
+        "suffix": processes.draft("suffix"),
     }
     stack = processes.stack(processes.target(model=TABLE), workers, redis.url)
     yield stack
@@ -97,7 +97,7 @@ def in_the_middle(coordinator: Coordinator, fault: Callable[[], object]) -> Call
 
 
 @pytest.mark.parametrize("body", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-@pytest.mark.parametrize("drafter", ["draft-model", "prompt-lookup"])
+@pytest.mark.parametrize("drafter", ["draft-model", "suffix"])
 async def test_a_draft_killed_in_mid_stream_changes_nothing(
     stack: Stack, drafter: str, body: Body
 ) -> None:

@@ -97,7 +97,7 @@ async def test_a_target_that_keeps_other_layers_is_told_by_name(tmp_path: Path) 
         Pair(target, three.write(tmp_path / "3")),
         Pair(target, random_eagle1_head(VOCAB_SIZE).write(tmp_path / "1")),
     ]
-    drafts = [pairs[1].draft(), draft_server("prompt-lookup")]
+    drafts = [pairs[1].draft(), draft_server("suffix")]
     async with cluster([pairs[0].target()], drafts) as running:
         await running.until_ready(2)
         assert "layers 3; the target keeps those of 0, 1, 2" in await running.until_refused(0)

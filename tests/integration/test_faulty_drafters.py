@@ -169,7 +169,7 @@ async def test_features_that_are_lost_are_counted_and_cost_no_text(
 
 
 async def test_a_drafter_that_is_well_has_no_faults(caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("fed", "self", "prompt-lookup"):
+    for name in ("fed", "self", "suffix"):
         async with cluster([target_server()], [draft_server(name)]) as running:
             await running.until_ready()
             asked = request(name, 4, max_tokens=60)

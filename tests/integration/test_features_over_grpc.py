@@ -15,7 +15,7 @@ async def test_a_fed_draft_gets_its_rows_in_every_round_and_drafts_right() -> No
 
 
 async def test_a_draft_that_is_fed_with_other_layers_is_refused_by_name() -> None:
-    drafts = [draft_server("fed", feature_layers=(2, 15)), draft_server("prompt-lookup")]
+    drafts = [draft_server("fed", feature_layers=(2, 15)), draft_server("suffix")]
     async with cluster([target_server()], drafts) as running:
         await running.until_ready(2)
         assert "layers 2, 15; the target keeps those of 0" in await running.until_refused(0)

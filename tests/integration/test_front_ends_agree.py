@@ -12,7 +12,7 @@ from coordinator.requests import FinishReason
 
 @pytest.fixture
 async def service() -> AsyncIterator[TableService]:
-    async with table_service(drafts=[draft_server("self"), draft_server("prompt-lookup")]) as found:
+    async with table_service(drafts=[draft_server("self"), draft_server("suffix")]) as found:
         yield found
 
 
@@ -27,7 +27,7 @@ async def test_all_front_ends_say_the_same_with_and_without_drafts(
     name: str, service: TableService
 ) -> None:
     said = [await ask(service, CASES[name]) for ask in ENDPOINTS.values()]
-    for method in ("off", "self", "prompt-lookup"):
+    for method in ("off", "self", "suffix"):
         asked = {**CASES[name], "speculation": {"method": method}}
         said.append(await ENDPOINTS["grpc"](service, asked))
     first = said[0]

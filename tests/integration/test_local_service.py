@@ -132,7 +132,7 @@ def test_each_process_is_told_its_own_settings_and_all_stop_in_order(
     assert target["PACELINE_MODEL"] == "table:7"
     assert target["OMP_NUM_THREADS"] == target["PACELINE_NUM_THREADS"] == "2"
     assert "PACELINE_HTTP_PORT" not in target
-    assert draft["PACELINE_DRAFTER"] == "prompt-lookup"
+    assert draft["PACELINE_DRAFTER"] == "suffix"
     assert "PACELINE_MODEL" not in draft
     assert coordinator["PACELINE_TARGETS"] == f"127.0.0.1:{target['PACELINE_PORT']}"
     assert coordinator["PACELINE_DRAFTS"] == f"127.0.0.1:{draft['PACELINE_PORT']}"

@@ -32,7 +32,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 FACTORS: dict[str, tuple[str, ...]] = {
     "feature": tuple(FEATURES),
-    "drafter": ("draft-model", "prompt-lookup", "self", "trees", "auto"),
+    "drafter": ("draft-model", "suffix", "hybrid", "self", "trees", "auto"),
     "rule": ("coupled", "rejection", "block"),
     "endpoint": tuple(ENDPOINTS),
 }
@@ -44,7 +44,8 @@ ALL = [*itertools.product(*FACTORS.values())]
 async def service() -> AsyncIterator[TableService]:
     drafts = [
         draft_server("draft-model", replace(LAW, disagreement=0.3)),
-        draft_server("prompt-lookup"),
+        draft_server("suffix"),
+        draft_server("hybrid", replace(LAW, disagreement=0.3)),
         draft_server("self"),
         draft_server("trees"),
     ]

@@ -85,9 +85,9 @@ async def test_drafts_behind_the_end_of_the_answer_count_as_rejected(
     plain = await service.post(COMPLETIONS, logit_bias=BYTES_ONLY, **body(COMPLETIONS))
     text = text_of(plain["choices"][0])
     asked = body(COMPLETIONS, logit_bias=BYTES_ONLY, stop=[text[28:31]])
-    asked["speculation"] = {"method": "prompt-lookup", "num_speculative_tokens": 16}
+    asked["speculation"] = {"method": "suffix", "num_speculative_tokens": 16}
     asked["prediction"] = predicted(text)
-    async with table_service(drafts=[draft_server("prompt-lookup")]) as other:
+    async with table_service(drafts=[draft_server("suffix")]) as other:
         answer = await other.post(COMPLETIONS, **asked)
     assert text_of(answer["choices"][0]) == text[:28]
     num_tokens = answer["usage"]["completion_tokens"]

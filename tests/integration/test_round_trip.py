@@ -10,14 +10,15 @@ from worker_servers import LAW, Cluster, answer, cluster, draft_server, target_s
 
 from paceline.engine.table_model import EOS_ID
 
-METHODS = ("off", "auto", "prompt-lookup", "self", "draft-model")
+METHODS = ("off", "auto", "suffix", "hybrid", "self", "draft-model")
 
 
 @pytest.fixture
 async def all_methods() -> AsyncIterator[Cluster]:
     """One target and a draft of each method, one of which often disagrees."""
     drafts = [
-        draft_server("prompt-lookup"),
+        draft_server("suffix"),
+        draft_server("hybrid", replace(LAW, disagreement=0.3)),
         draft_server("self"),
         draft_server("draft-model", replace(LAW, disagreement=0.3)),
     ]

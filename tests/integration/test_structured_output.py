@@ -46,7 +46,7 @@ SAMPLED: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 400, "temperature": 1
 
 @pytest.fixture
 async def service() -> AsyncIterator[TableService]:
-    drafts = [draft_server("self"), draft_server("prompt-lookup")]
+    drafts = [draft_server("self"), draft_server("suffix")]
     async with table_service(drafts=drafts) as service:
         yield service
 
@@ -71,7 +71,7 @@ def said_alone(request: GenerationRequest) -> list[int]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("method", ["off", "self", "prompt-lookup"])
+@pytest.mark.parametrize("method", ["off", "self", "suffix"])
 async def test_with_any_drafts_the_answer_is_what_the_target_says_under_the_grammar(
     service: TableService, temperature: float, method: str
 ) -> None:

@@ -15,7 +15,7 @@ from worker_servers import draft_server
 
 @pytest.fixture
 async def service() -> AsyncIterator[TableService]:
-    drafts = [draft_server("self"), draft_server("prompt-lookup")]
+    drafts = [draft_server("self"), draft_server("suffix")]
     async with table_service(drafts=drafts) as service:
         yield service
 
@@ -109,7 +109,7 @@ async def test_the_clients_stream_helper_puts_calls_together(client: openai.Asyn
     check_call(call)
 
 
-@pytest.mark.parametrize("method", ["off", "self", "prompt-lookup"])
+@pytest.mark.parametrize("method", ["off", "self", "suffix"])
 async def test_speculation_changes_no_call(service: TableService, method: str) -> None:
     body = {**ONE, "tool_choice": "required", "return_token_ids": True}
     plain = await service.post(CHAT, **body, speculation={"method": "off"})

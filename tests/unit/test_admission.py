@@ -106,7 +106,7 @@ def test_values_at_their_bounds_are_taken(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("method", ["auto", "off", "self"])
 def test_a_method_that_is_served_is_taken(method: str) -> None:
-    check_speculation(by_method(method), {"self", "prompt-lookup"})
+    check_speculation(by_method(method), {"self", "suffix"})
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
@@ -127,8 +127,8 @@ def test_a_rule_that_there_is_not_is_refused_with_those_that_are(rule: str) -> N
 
 
 def test_a_method_that_is_not_served_is_refused_with_those_that_are() -> None:
-    with pytest.raises(InvalidRequest, match="'eagle'.*auto, off, prompt-lookup, self"):
-        check_speculation(Speculation("eagle"), {"self", "prompt-lookup"})
+    with pytest.raises(InvalidRequest, match="'eagle'.*auto, off, self, suffix"):
+        check_speculation(Speculation("eagle"), {"self", "suffix"})
 
 
 def test_a_drafter_that_may_still_come_up_is_not_called_wrong() -> None:

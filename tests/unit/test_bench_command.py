@@ -80,13 +80,13 @@ def test_with_several_clients_modes_take_turns_at_each_batch(
 
 
 def test_what_is_measured_can_be_chosen(prompts: Path, coordinator: FakeCoordinator) -> None:
-    chosen = ["--method", "prompt-lookup", "--num-speculative-tokens", "3", "--raw"]
+    chosen = ["--method", "suffix", "--num-speculative-tokens", "3", "--raw"]
     chosen += ["--categories", "qa", "--seed", "4", "--temperature", "0.5", "--repeats", "1"]
     result = bench(prompts, coordinator, *chosen)
     assert result.exit_code == 0, result.output
     off, on = coordinator.bodies[-2:]
     assert (on["prompt"], on["seed"], on["temperature"]) == ("two", 4, 0.5)
-    assert on["speculation"] == {"method": "prompt-lookup", "num_speculative_tokens": 3}
+    assert on["speculation"] == {"method": "suffix", "num_speculative_tokens": 3}
     assert off == on | {"speculation": {"method": "off"}}
 
 
@@ -132,7 +132,7 @@ def test_of_several_services_each_is_asked_in_turns(
     prompts: Path, coordinator: FakeCoordinator
 ) -> None:
     with running_fake_coordinator() as other:
-        other.drafter = "suffix"
+        other.drafter = "eagle"
         chosen = ["--url", other.url, "--repeats", "1", "--json"]
         result = bench(prompts, coordinator, *chosen)
         assert result.exit_code == 0, result.output
@@ -142,7 +142,7 @@ def test_of_several_services_each_is_asked_in_turns(
         for server in (coordinator, other):
             assert [asked(body) for body in server.bodies[NUM_WARM_UPS:]] == turns
         document = json.loads(result.stdout)
-        assert [s["name"] for s in document["services"]] == ["prompt-lookup", "suffix"]
+        assert [s["name"] for s in document["services"]] == ["suffix", "eagle"]
         assert document["differing_question_ids"] == []
 
         other.pieces = other.plain_pieces = [("Help", [1, 2, 3])]
@@ -162,7 +162,7 @@ def test_markdown_has_a_table_for_each_group_with_a_line_for_each_service(
     assert [line for line in lines if line.startswith("**")] == ["**mt**", "**qa**", "**overall**"]
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
     assert [row[0] for row in rows[:2]] == [
-        f"`prompt-lookup at {server.url}`" for server in (coordinator, other)
+        f"`suffix at {server.url}`" for server in (coordinator, other)
     ]
     assert len(rows) == 6
     assert rows[0][1:5] == ["5.8 M", "0.40", "1.50", "100 0 0 0"]

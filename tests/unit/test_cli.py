@@ -203,7 +203,7 @@ def test_status_lists_workers_and_acceptance_also_of_a_url_without_a_scheme(
     assert result.returncode == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0] == "ready"
-    assert "draft 127.0.0.1:7 no answer 3 prompt-lookup" in lines
+    assert "draft 127.0.0.1:7 no answer 3 suffix" in lines
     assert "acceptance: 25% of 4 drafts" in lines
     assert "draft failures: 2 unknown_token" in lines
     as_json = paceline("status", "--url", coordinator.url, "--json")
@@ -286,7 +286,7 @@ def test_options_that_cannot_matter_are_named() -> None:
     )
     assert settings.contradictions() == [
         "--draft-model m is not used: --drafter is none, expected draft-model",
-        "--head h is not used: --drafter is none, expected eagle, medusa or early-exit",
+        "--head h is not used: --drafter is none, expected hybrid, eagle, medusa or early-exit",
         "--exit-layer 3 is not used: --drafter is none, expected early-exit",
         "--draft-replicas 2 is not used: --drafter is none",
     ]

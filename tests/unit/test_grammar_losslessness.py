@@ -23,7 +23,7 @@ from virtual_time import run_virtually
 
 from coordinator.sequence import RoundRefused
 from draft_service.drafters.draft_model import ModelDrafter
-from draft_service.drafters.prompt_lookup import PromptLookupDrafter
+from draft_service.drafters.suffix import SuffixDrafter
 from draft_service.proposer import Proposal
 from paceline.engine.grammar import Grammars, GrammarState
 from paceline.engine.table_model import TableLaw, TableModel
@@ -122,7 +122,7 @@ def said(
             draft(lambda: ScriptedDrafter(script), draft_faults),
             draft(lambda: ModelDrafter(TableModel(unlike), GRAMMARS)),
             draft(lambda: ModelDrafter(TableModel(law))),
-            draft(PromptLookupDrafter),
+            draft(SuffixDrafter),
         ]
         workers = FixedWorkers(targets, [FaultyConnection(device) for device in drafts])
         return await answer(new_sequence(settings, prompt), workers, plans)

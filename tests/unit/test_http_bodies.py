@@ -37,7 +37,7 @@ def test_every_supported_parameter_arrives() -> None:
         presence_penalty=-2,
         frequency_penalty=0.5,
         repetition_penalty=1.2,
-        speculation={"method": "prompt-lookup", "num_speculative_tokens": 3},
+        speculation={"method": "suffix", "num_speculative_tokens": 3},
         session_id="s",
     )
     assert request == GenerationRequest(
@@ -58,7 +58,7 @@ def test_every_supported_parameter_arrives() -> None:
         presence_penalty=-2.0,
         frequency_penalty=0.5,
         repetition_penalty=1.2,
-        speculation=Speculation("prompt-lookup", 3),
+        speculation=Speculation("suffix", 3),
         session_id="s",
     )
 

@@ -16,7 +16,7 @@ from lossless_runs import answer, draft, new_sequence, target
 from virtual_time import run_virtually
 
 from draft_service.drafters.draft_model import ModelDrafter
-from draft_service.drafters.prompt_lookup import PromptLookupDrafter
+from draft_service.drafters.suffix import SuffixDrafter
 from draft_service.proposer import Drafter
 from paceline.engine import draws
 from paceline.engine.draws import Draws, Purpose
@@ -48,8 +48,8 @@ PLANS = ((3, 1, 1.0), (2, 2, 0.2), (1, 1, 1.0))
 
 
 def drafter(name: str) -> Drafter:
-    if name == "prompt-lookup":
-        return PromptLookupDrafter()
+    if name == "suffix":
+        return SuffixDrafter()
     return ModelDrafter(TableModel(replace(LAW, disagreement=0.5)))
 
 
@@ -59,7 +59,10 @@ def answers(
     target_faults: list[Fault],
     drafter_name: str = "draft-model",
     num_answers: int = NUM_ANSWERS,
+    num_times: int = 1,
 ) -> list[Answer]:
+    """The last of as many answers to each seed, by the same workers."""
+
     async def together(first_seed: int) -> list[list[int]]:
         # As long as the answers take, and shifted, so that every round of them meets every fault.
         shift = first_seed // NUM_TOGETHER
@@ -74,7 +77,9 @@ def answers(
             sequence = new_sequence(replace(settings, seed=seed), PROMPT)
             return await answer(sequence, workers, PLANS)
 
-        return await asyncio.gather(*map(one, range(first_seed, first_seed + NUM_TOGETHER)))
+        for _ in range(num_times):
+            said = await asyncio.gather(*map(one, range(first_seed, first_seed + NUM_TOGETHER)))
+        return said
 
     groups = range(0, num_answers, NUM_TOGETHER)
     return [tuple(said) for first in groups for said in run_virtually(together(first))]
@@ -110,8 +115,27 @@ def test_the_joint_law_of_many_answers_is_the_targets(rule: AcceptanceRule, faul
 @pytest.mark.parametrize("rule", RULES)
 def test_drafts_that_are_not_sampled_keep_the_law_too(rule: AcceptanceRule) -> None:
     settings = replace(SETTINGS, acceptance_rule=rule)
-    said = answers(settings, [Fault.NONE], [Fault.NONE], "prompt-lookup")
+    said = answers(settings, [Fault.NONE], [Fault.NONE], "suffix")
     assert is_plausible(said, expected())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("rule", RULES)
+def test_an_earlier_answer_to_the_same_seed_keeps_the_law(rule: AcceptanceRule) -> None:
+    settings = replace(SETTINGS, acceptance_rule=rule)
+    said = answers(settings, [Fault.NONE], [Fault.NONE], "suffix", num_times=2)
+    assert is_plausible(said, expected())
+
+
+def test_drafts_from_an_earlier_answer_to_the_same_seed_are_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Why the suffix drafter looks at the sequence alone: its answer came from these numbers."""
+    monkeypatch.setattr(SequenceSettings, "samples_drafts", False)
+    settings = replace(SETTINGS, acceptance_rule=AcceptanceRule.REJECTION)
+    said = answers(settings, [Fault.NONE], [Fault.NONE], "suffix", num_times=2)
+    assert not is_plausible(said, expected())
 
 
 def test_coupled_answers_do_not_depend_on_drafts_and_faults() -> None:

@@ -32,7 +32,8 @@ from virtual_time import run_virtually
 
 from coordinator.sequence import _Link
 from draft_service.drafters.draft_model import ModelDrafter
-from draft_service.drafters.prompt_lookup import PromptLookupDrafter
+from draft_service.drafters.hybrid import HybridDrafter
+from draft_service.drafters.suffix import SuffixDrafter
 from draft_service.proposer import Proposal
 from paceline.engine.kv_cache import KVCache, KVSequence
 from paceline.engine.table_model import TableLaw, TableModel
@@ -138,12 +139,17 @@ def test_faults_and_drafts_of_all_kinds_never_change_the_text(
     draft_faults = data.draw(st.lists(FAULTS, max_size=8))
     script = data.draw(scripts(law))
 
+    def hybrid() -> HybridDrafter:
+        model = ModelDrafter(TableModel(replace(law, disagreement=0.3)))
+        return HybridDrafter(model, SuffixDrafter(model.table))
+
     async def run() -> list[int]:
         targets = [FaultyConnection(target(law, faults)) for faults in target_faults]
         drafts = [
             draft(lambda: ScriptedDrafter(script), draft_faults),
             draft(lambda: ModelDrafter(TableModel(replace(law, disagreement=0.3)))),
-            draft(PromptLookupDrafter),
+            draft(SuffixDrafter),
+            draft(hybrid),
         ]
         workers = FixedWorkers(targets, [FaultyConnection(device) for device in drafts])
         return await answer(new_sequence(settings, prompt), workers, plans)

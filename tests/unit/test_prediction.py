@@ -13,14 +13,14 @@ from plain_text import plain_text
 from virtual_time import run_virtually
 
 from coordinator.decode_loop import Committed, decode
+from coordinator.draft_experience import SharedExperience
+from coordinator.pass_costs import CostModel
 from coordinator.prediction import MAX_PLACES, NEARBY, PredictedSpeculation, Prediction
 from coordinator.sequence import Sequence
 from coordinator.speculation import (
     AdaptiveSpeculation,
-    CostModel,
     ExactSpeculation,
     PlainDecoding,
-    SharedExperience,
 )
 from draft_service.drafters.draft_model import ModelDrafter
 from paceline.engine.table_model import TableModel

@@ -141,7 +141,7 @@ async def test_a_lost_worker_is_followed_by_another_if_there_is_one() -> None:
 
 
 async def test_a_draft_of_the_wanted_method_or_none() -> None:
-    router = Router(pool(1, "prompt-lookup", "self"))
+    router = Router(pool(1, "suffix", "self"))
     draft = router.place(prompt(1), None, "self").draft(None)
     assert draft is not None
     assert draft.address == "draft-1"

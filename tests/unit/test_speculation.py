@@ -7,6 +7,8 @@ import pytest
 
 from coordinator.acceptance_rates import AcceptanceRates
 from coordinator.decode_loop import Committed, ProposeOutcome, RoundPlan, Speculation
+from coordinator.draft_experience import SharedExperience
+from coordinator.pass_costs import CostModel
 from coordinator.sequence import Sequence
 from coordinator.speculation import (
     EXACT_TIMEOUT_S,
@@ -14,10 +16,8 @@ from coordinator.speculation import (
     MAX_MISSES,
     PROBE_EVERY,
     AdaptiveSpeculation,
-    CostModel,
     ExactSpeculation,
     PlainDecoding,
-    SharedExperience,
 )
 from paceline.rounds import Drafts, PassCost, RoundTiming, SequenceSettings
 from paceline.token_log import TokenLog

@@ -71,7 +71,10 @@ def drafts(draw: st.DrawFn) -> Drafts:
     parent = st.integers(-1, 2**31 - 1)
     num_parents = draw(st.sampled_from([0, len(token_ids)]))
     supports = tuple(draw(SUPPORTS) for _ in token_ids) if draw(st.booleans()) else ()
-    return Drafts(token_ids, tuple(draw(parent) for _ in range(num_parents)), supports)
+    percents = draw(st.lists(st.integers(0, 100), max_size=len(token_ids)))
+    confidences = tuple(percent / 100 for percent in percents)
+    parents = tuple(draw(parent) for _ in range(num_parents))
+    return Drafts(token_ids, parents, supports, confidences)
 
 
 TIMINGS = st.builds(RoundTiming, U32, U32, U32, U32)
@@ -86,6 +89,7 @@ PROPOSE_ROUNDS = st.builds(
     st.none() | SETTINGS,
     traceparent=TEXTS,
     features=st.none() | FEATURES,
+    min_confidence=SINGLES,
 )
 VERIFY_ROUNDS = st.builds(
     VerifyRound,

@@ -20,16 +20,16 @@ from target_service.config import TargetSettings
     ("cls", "options", "expected"),
     [
         (DraftSettings, {"drafter": "draft-model"}, "--model .* is required by the drafter draft-"),
-        (DraftSettings, {"model": "m"}, "--model .* is 'm', but the drafter prompt-lookup should"),
+        (DraftSettings, {"model": "m"}, "--model .* is 'm', but the drafter suffix should"),
         (DraftSettings, {"drafter": "eagle"}, "--head .* is required by the drafter eagle"),
         (
             DraftSettings,
             {"target_tokenizer": "t"},
-            "--target-tokenizer .* is 't', but the drafter prompt-lookup should",
+            "--target-tokenizer .* is 't', but the drafter suffix should",
         ),
-        (DraftSettings, {"head": "h"}, "--head .* is 'h', but the drafter prompt-lookup should"),
+        (DraftSettings, {"head": "h"}, "--head .* is 'h', but the drafter suffix should"),
         (DraftSettings, {"drafter": "medusa"}, "--head .* is required by the drafter medusa"),
-        (DraftSettings, {"exit_layer": "3"}, "--exit-layer .* is 3, but the drafter prompt-lookup"),
+        (DraftSettings, {"exit_layer": "3"}, "--exit-layer .* is 3, but the drafter suffix"),
         (
             DraftSettings,
             {"drafter": "early-exit", "head": "h", "exit_layer": "3"},
