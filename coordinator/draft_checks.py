@@ -37,5 +37,8 @@ def went_unchecked(drafts: Drafts, result: VerifyResult, sequence: Sequence) -> 
 def _first(drafts: Drafts, number: int) -> Drafts:
     """So many of a chain or a tree, which are one too."""
     return Drafts(
-        drafts.token_ids[:number], drafts.parents[:number], supports=drafts.supports[:number]
+        drafts.token_ids[:number],
+        drafts.parents[:number],
+        drafts.supports[:number],
+        drafts.confidences[:number],
     )

@@ -187,7 +187,6 @@ class _Pairs(SequenceTable):
     def __init__(self, twins: SequenceTable) -> None:
         super().__init__()
         self._twins = twins
-
         self._twin_of: dict[str, EngineSequence] = {}
 
     def twin(self, sequence: EngineSequence, token_ids: list[int]) -> EngineSequence:
