@@ -8,7 +8,7 @@ Prints milliseconds: the median over the turns, and the fastest.
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
@@ -25,6 +25,11 @@ from paceline.engine.transformer import TransformerModel
 
 ROWS = (1, 2, 4, 6, 8, 16)
 CONTEXTS = (256, 1024)
+TREES = {
+    "a tree of 7, 3 deep, 4 branches": (-1, 0, 1, 1, 0, 4, 4),
+    "7 that all follow the same token": (-1,) * 7,
+}
+"""Parents of drafts, depth-first."""
 NUM_GENERATED = 8
 
 
@@ -46,6 +51,9 @@ def main() -> None:
         for rows in ROWS:
             name = f"pass of {rows:2} rows behind {context} tokens"
             measurements[name] = pass_timer(engine, text, rows)
+        for tree, parents in TREES.items():
+            name = f"1 and {tree} behind {context} tokens"
+            measurements[name] = pass_timer(engine, text, 1 + len(parents), parents)
         name = f"transformers, a token behind {context} tokens"
         measurements[name] = generate_timer(plain.module, text)
     results = defaultdict(list)
@@ -53,11 +61,16 @@ def main() -> None:
         for name, measure in measurements.items():
             results[name].append(1000 * measure())
     for name, values in results.items():
-        sys.stdout.write(f"{name:45} {median(values):7.1f} {min(values):7.1f}\n")
+        sys.stdout.write(f"{name:60} {median(values):7.1f} {min(values):7.1f}\n")
 
 
-def pass_timer(engine: TransformerModel, text: list[int], rows: int) -> Callable[[], float]:
-    """Seconds of a pass of one sequence; every row's logits are wanted, as in a verification."""
+def pass_timer(
+    engine: TransformerModel, text: list[int], rows: int, tree: Sequence[int] = ()
+) -> Callable[[], float]:
+    """Seconds of a pass of one sequence; every row's logits are wanted, as in a verification.
+
+    Of a tree its first path is put in place then.
+    """
     kv = engine.kv_cache.open(text[:1], salt="")
     if not engine.kv_cache.reserve(kv, len(text) + rows):
         raise RuntimeError("the KV cache has no room for the context")
@@ -70,7 +83,9 @@ def pass_timer(engine: TransformerModel, text: list[int], rows: int) -> Callable
         engine.kv_cache.reserve(kv, len(text) + rows)
         kv.storage, kv.num_tokens = storage, len(text)
         start = perf_counter()
-        engine.forward([PassSequence(kv, text[:rows], rows)])
+        engine.forward([PassSequence(kv, text[:rows], rows, tree)])
+        if tree:
+            engine.kv_cache.keep_path(kv, [0])
         seconds = perf_counter() - start
         engine.kv_cache.release(kv)
         return seconds

@@ -37,6 +37,12 @@ class DraftSettings(ServiceSettings):
     """`early-exit`: how many layers run. Unset: a quarter of the model's, or what the trained exit
     in `head` is made for."""
 
+    draft_tree: Literal["none", "static", "dynamic"] = "none"
+    """`eagle`, `medusa` and `hybrid`: let the head propose a tree of as many tokens as are asked
+    for, in place of a chain. `static`: of a fixed shape; `dynamic`: of what the head is most
+    confident about, as in EAGLE-2. A wider pass of the target must cost little for a tree to pay;
+    on most CPUs a chain is faster."""
+
     allow_pickle: bool = False
     """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
     tensors, but is large: for heads from sources that you trust."""
@@ -87,6 +93,11 @@ class DraftSettings(ServiceSettings):
             raise ValueError(
                 f"--head (PACELINE_HEAD) is {self.head!r}, but the drafter {self.drafter} "
                 "should have none"
+            )
+        if self.draft_tree != "none" and self.drafter not in ("eagle", "medusa", "hybrid"):
+            raise ValueError(
+                f"--draft-tree (PACELINE_DRAFT_TREE) is {self.draft_tree}, but the drafter "
+                f"{self.drafter} makes chains only"
             )
         return self
 

@@ -11,6 +11,7 @@ from math import prod
 from time import perf_counter
 from typing import Protocol
 
+from draft_service.draft_tree import DraftTree, NewTree
 from paceline.engine.feature_rows import FeatureRows
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.engine.settings_checks import unusable
@@ -25,6 +26,7 @@ from paceline.rounds import (
     Support,
     WorkerLoad,
 )
+from paceline.token_tree import is_chain
 
 
 @dataclass(eq=False, slots=True)
@@ -40,9 +42,11 @@ class Proposal:
     """One per token when they are a tree (`paceline.token_tree`), the most likely ones first."""
     confidences: list[float] = field(default_factory=list)
     """One per token: how likely the drafter thinks it is that the token is accepted once the ones
-    before it are. Fewer where it does not say."""
+    before it are, in a tree those on its way. Fewer where it does not say."""
     min_confidence: float = 0.0
     """No token is wanted whose acceptance, and that of all before it, is less likely than this."""
+    tree: DraftTree | None = None
+    """What its drafter lets grow, where it drafts trees."""
     is_done: bool = False
     fault: DraftFault | None = None
     """What is wrong where it ends."""
@@ -65,6 +69,18 @@ class Proposal:
             self.is_done = True
         if len(self.token_ids) >= self.num_wanted:
             self.is_done = True
+
+    def new_tree(self, new_tree: NewTree) -> DraftTree:
+        """A tree for what is wanted."""
+        stop_token_ids = self.sequence.settings.stop_token_ids
+        return new_tree(self.num_wanted, stop_token_ids, self.min_confidence)
+
+    def add_tree(self, drafts: Drafts) -> None:
+        """Propose a whole tree."""
+        self.token_ids = [*drafts.token_ids]
+        self.parents = [] if is_chain(drafts.parents) else [*drafts.parents]
+        self.confidences = [*drafts.confidences]
+        self.is_done = True
 
     def add_sampled(self, token_id: int, support: Support) -> None:
         """Propose one more token that was sampled, and tell from what.

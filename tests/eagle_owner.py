@@ -77,6 +77,7 @@ class Owner:
         settings: SequenceSettings = GREEDY,
         start: int = 0,
         data: NDArray[np.float16] | None = None,
+        number: int = NUMBER,
     ) -> ProposeResult | None:
         """Send a round with the features of the tokens from `rows[0]` up to `rows[1]`."""
         self.number += 1
@@ -87,7 +88,7 @@ class Owner:
             features = Features(rows[0], len(data), data.astype("<f2").tobytes())
         span = TokenLog.of(token_ids).span(start)
         return self.proposer.accept(
-            ProposeRound(self.name, self.number, span, NUMBER, settings, features=features)
+            ProposeRound(self.name, self.number, span, number, settings, features=features)
         )
 
     def drafts(self, token_ids: list[int], rows: tuple[int, int] | None, **more: object) -> Drafts:

@@ -56,8 +56,10 @@ class Pair:
 
         return WorkerServer(build)
 
-    def draft(self) -> WorkerServer:
-        settings = DraftSettings(drafter=self.drafter, model=self.model, head=self.head)
+    def draft(self, draft_tree: str = "none") -> WorkerServer:
+        settings = DraftSettings(
+            drafter=self.drafter, model=self.model, head=self.head, draft_tree=draft_tree
+        )
 
         def build() -> Any:
             drafter, info = make_drafter(settings)

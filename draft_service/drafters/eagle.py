@@ -1,4 +1,4 @@
-"""An EAGLE head fed with the target's hidden states, drafting a chain.
+"""An EAGLE head fed with the target's hidden states, drafting a chain or a tree.
 
 Rows made from the target's features are kept from round to round; those of drafts are dropped when
 the next round begins, since by then the target has said what it computed there. Where the rows
@@ -10,11 +10,13 @@ from array import array
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
+from draft_service.draft_tree import ROOT, DraftTree, NewTree
 from draft_service.drafters.token_choice import TokenChoice
 from draft_service.proposer import Proposal
-from paceline.engine.eagle_head import EagleHead, HeadKV, HeadRows
+from paceline.engine.eagle_head import EagleHead, HeadRows
 from paceline.engine.feature_rows import FeatureRows
 from paceline.engine.grammar import Grammars
+from paceline.engine.head_kv import HeadKV
 from paceline.engine.sequences import EngineSequence, SequenceTable
 from paceline.rounds import WorkerLoad
 from paceline.token_log import common_length
@@ -48,13 +50,19 @@ class EagleDrafter:
     """Runs a head one token per step, all sequences in one batch."""
 
     def __init__(
-        self, head: EagleHead, grammars: Grammars | None = None, kv_capacity: int | None = None
+        self,
+        head: EagleHead,
+        grammars: Grammars | None = None,
+        kv_capacity: int | None = None,
+        new_tree: NewTree | None = None,
     ) -> None:
         """Without `grammars` it drafts as if there were none, which the target then rejects.
 
-        `kv_capacity`: rows that all sequences may hold together; None for no limit.
+        `kv_capacity`: rows that all sequences may hold together; None for no limit. Without
+        `new_tree` it drafts chains, and so it does where the rule takes nothing else.
         """
         self._head = head
+        self._new_tree = new_tree
         self._choice = TokenChoice(grammars)
         self._kv_capacity = kv_capacity
         self._table = SequenceTable()
@@ -78,7 +86,8 @@ class EagleDrafter:
         )
 
     def extend(self, proposals: list[Proposal]) -> None:
-        """One step: a token more for every proposal whose features are all read."""
+        """One step for every proposal whose features are all read: a token more, or a level of the
+        tree."""
         self._num_steps += 1
         running: list[tuple[Proposal, HeadRows]] = []
         work = [(proposal, self._rows(proposal)) for proposal in proposals]
@@ -89,7 +98,7 @@ class EagleDrafter:
                 or not self._head.knows(rows.token_ids)
                 or not self._has_room(num_new + len(rows.token_ids))
             ):
-                proposal.is_done = True
+                _end(proposal)
             else:
                 num_new += len(rows.token_ids)
                 self._choice.begin(proposal.sequence)
@@ -100,19 +109,30 @@ class EagleDrafter:
         for (proposal, rows), logits in zip(running, results, strict=True):
             if rows.features is not None:
                 proposal.sequence.drafter_state.token_ids.extend(rows.token_ids)
-            if logits is not None:
-                self._choice.add(proposal, logits)
+            if logits is None:
+                continue
+            if proposal.tree is None:
+                self._choice.add(proposal, logits[-1])
+            else:
+                self._choice.grow(proposal, proposal.tree, logits)
 
     def _rows(self, proposal: Proposal) -> HeadRows | None:
         """What to run next; None without the features that it takes."""
         sequence, features = proposal.sequence, proposal.sequence.features
+        state: _HeadState
         if proposal.token_ids:
-            state: _HeadState = sequence.drafter_state
+            state = sequence.drafter_state
             state.last_step = self._num_steps
             return HeadRows(state.kv, proposal.token_ids[-1:], features=None, wants_logits=True)
+        if proposal.tree is not None and ROOT not in proposal.tree.running:
+            state = sequence.drafter_state
+            state.last_step = self._num_steps
+            return _tree_rows(state, proposal.tree)
         num_rows = len(sequence.log) - 1  # the last token's features are not computed yet
         if features is None or not features.start < num_rows <= features.end:
             return None
+        if proposal.tree is None and self._new_tree and not sequence.settings.samples_drafts:
+            proposal.tree = proposal.new_tree(self._new_tree)
         state = _valid_state(sequence, features)
         state.last_step = self._num_steps
         self._states.add(state)
@@ -139,6 +159,21 @@ class EagleDrafter:
             state.truncate(0)
             self._num_preemptions += 1
         return True
+
+
+def _end(proposal: Proposal) -> None:
+    """Nothing more can be run for it."""
+    proposal.is_done = True
+    if proposal.tree is not None:
+        proposal.add_tree(proposal.tree.drafts())
+
+
+def _tree_rows(state: _HeadState, tree: DraftTree) -> HeadRows:
+    """The rows of the tokens that the tree wants to be run, each behind those on its way."""
+    rows = {number: row for row, number in enumerate(tree.ran)}
+    ways = [[rows[number] for number in tree.way(last)[:-1]] for last in tree.running]
+    token_ids = tree.token_ids(tree.running)
+    return HeadRows(state.kv, token_ids, features=None, wants_logits=True, ways=ways)
 
 
 def _valid_state(sequence: EngineSequence, features: FeatureRows) -> _HeadState:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from draft_service.config import DraftSettings
+from draft_service.draft_tree import TREES
 from draft_service.drafters.draft_model import ModelDrafter
 from draft_service.drafters.hybrid import HybridDrafter
 from draft_service.drafters.suffix import SuffixDrafter
@@ -94,7 +95,9 @@ def _eagle(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerIn
     from paceline.engine.worker_head import build_worker_head
 
     loaded = build_worker_head(settings, dtype)
-    drafter = EagleDrafter(loaded.head, _grammars(loaded), loaded.kv_cache_tokens)
+    drafter = EagleDrafter(
+        loaded.head, _grammars(loaded), loaded.kv_cache_tokens, TREES.get(settings.draft_tree)
+    )
     return drafter, _fed_info(info, loaded)
 
 
@@ -104,9 +107,11 @@ def _medusa(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerI
     from paceline.engine.worker_head import build_medusa_head
 
     loaded = build_medusa_head(settings, dtype)
-    most = min(settings.max_speculative_tokens, loaded.head.num_heads)
-    info = replace(info, max_speculative_tokens=most)
-    return MedusaDrafter(loaded.head, _grammars(loaded)), _fed_info(info, loaded)
+    new_tree = TREES.get(settings.draft_tree)
+    if new_tree is None:
+        most = min(settings.max_speculative_tokens, loaded.head.num_heads)
+        info = replace(info, max_speculative_tokens=most)
+    return MedusaDrafter(loaded.head, _grammars(loaded), new_tree), _fed_info(info, loaded)
 
 
 def _hybrid(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:

@@ -10,13 +10,21 @@ head that is sure is mostly right, and one choice made with the same noise is th
 
 import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from draft_service.draft_tree import DraftTree
 from draft_service.proposer import Proposal
 from paceline.engine.draws import Draws
 from paceline.engine.grammar import Grammars
+from paceline.engine.logits_processing import TokenMask
 from paceline.engine.model import Logits
-from paceline.engine.sampling import choose_token, confidence, token_law
+from paceline.engine.sampling import (
+    RankedToken,
+    choose_token,
+    confidence,
+    ranked_tokens,
+    token_law,
+)
 from paceline.engine.sequences import EngineSequence
 from paceline.errors import InvalidRequest
 from paceline.rounds import DraftFault
@@ -50,10 +58,14 @@ class TokenChoice:
         except InvalidRequest:
             proposal.is_done = True
         except FloatingPointError as error:
-            proposal.is_done, proposal.fault = True, DraftFault.NOT_A_NUMBER
-            if not self._has_warned:
-                logger.warning("a proposal ends: %s Further ones are not logged.", error)
-            self._has_warned = True
+            proposal.is_done = True
+            self._note_fault(proposal, error)
+
+    def _note_fault(self, proposal: Proposal, error: FloatingPointError) -> None:
+        proposal.fault = DraftFault.NOT_A_NUMBER
+        if not self._has_warned:
+            logger.warning("a proposal ends: %s Further ones are not logged.", error)
+        self._has_warned = True
 
     def within_grammar(self, sequence: EngineSequence, token_ids: Sequence[int]) -> Sequence[int]:
         """As many of the tokens as go on with the sequence's grammar, a stop token behind them
@@ -73,6 +85,42 @@ class TokenChoice:
         may_end = following and following[0] in sequence.settings.stop_token_ids
         return token_ids[: num_kept + bool(may_end)]
 
+    def grow(self, proposal: Proposal, tree: DraftTree, rows: Iterable[Logits]) -> None:
+        """Let a tree grow by what the rows say that belong to the tokens it wants to be run.
+
+        The proposal is done when no token is left that could be run.
+        """
+        tree.grow(
+            [
+                self._ranked(proposal, tree.token_ids(tree.way(number)), row, tree.width)
+                for number, row in zip(tree.running, rows, strict=True)
+            ]
+        )
+        if not tree.running:
+            proposal.add_tree(tree.drafts())
+
+    def _ranked(
+        self, proposal: Proposal, way: Sequence[int], logits: Logits, count: int
+    ) -> list[RankedToken]:
+        """What a row says may follow the tokens of `way` behind the sequence, the likeliest first.
+
+        With the noise of the place, so that the first is what the target chooses where both agree.
+        None when the row says nothing.
+        """
+        sequence = proposal.sequence
+        try:
+            if not self._follows_grammar(sequence):
+                return []
+            context = sequence.log.token_ids + array("I", way)
+            allowed = _allowed(sequence, context)
+            settings = sequence.settings
+            return ranked_tokens(logits, settings, len(context), count, context, allowed)
+        except InvalidRequest:
+            return []
+        except FloatingPointError as error:
+            self._note_fault(proposal, error)
+            return []
+
     def _follows_grammar(self, sequence: EngineSequence) -> bool:
         """False while the sequence's grammar is being compiled: a draft waits for nothing."""
         settings = sequence.settings
@@ -88,9 +136,7 @@ def _add_token(proposal: Proposal, logits: Logits) -> None:
     log, settings = proposal.sequence.log, proposal.sequence.settings
     context = log.token_ids + array("I", proposal.token_ids)
     position = len(context)
-    grammar, allowed = proposal.sequence.grammar, None
-    if grammar is not None and grammar.reach(context) == position:  # not behind a stop token
-        allowed = grammar.allowed(context)
+    allowed = _allowed(proposal.sequence, context)
     if not settings.samples_drafts:
         sure = confidence(logits, settings, position, context, allowed)
         if proposal.is_worth(sure):
@@ -98,3 +144,11 @@ def _add_token(proposal: Proposal, logits: Logits) -> None:
         return
     law = token_law(logits, settings, position, context, allowed)
     proposal.add_sampled(*Draws(settings, start=len(log)).draft(position, law))
+
+
+def _allowed(sequence: EngineSequence, context: "array[int]") -> TokenMask | None:
+    """The tokens that the sequence's grammar allows behind `context`; None for all."""
+    grammar = sequence.grammar
+    if grammar is None or grammar.reach(context) < len(context):  # behind a stop token
+        return None
+    return grammar.allowed(context)

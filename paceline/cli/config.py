@@ -51,6 +51,12 @@ class ServeSettings(Settings):
     """Layers that run for the drafter `early-exit`. Unset: a quarter of the model's, or what the
     trained exit in `--head` is made for."""
 
+    draft_tree: Literal["none", "static", "dynamic"] = "none"
+    """Let the head of the drafters `hybrid`, `eagle` and `medusa` propose a tree of
+    `num_speculative_tokens` tokens in place of a chain. `static`: of a fixed shape; `dynamic`: of
+    what the head is most confident about, as in EAGLE-2. A wider pass of the target must cost
+    little for a tree to pay; on most CPUs a chain is faster."""
+
     allow_pickle: bool = False
     """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
     tensors, but is large: for heads from sources that you trust."""
@@ -150,6 +156,11 @@ class ServeSettings(Settings):
             found.append(
                 f"--exit-layer {self.exit_layer} is not used: --drafter is {self.drafter}, "
                 "expected early-exit"
+            )
+        if self.draft_tree != "none" and not self.feeds_head:
+            found.append(
+                f"--draft-tree {self.draft_tree} is not used: --drafter is {self.drafter}, "
+                "expected hybrid, eagle or medusa"
             )
         if self.draft_replicas > 1 and not self.drafts:
             found.append(

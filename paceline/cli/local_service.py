@@ -181,6 +181,8 @@ class LocalService:
             values |= {"drafter": settings.method, "allow_pickle": settings.allow_pickle}
             if settings.drafter == "early-exit":
                 values |= {"head": settings.head, "exit_layer": settings.exit_layer}
+            if settings.feeds_head:
+                values["draft_tree"] = settings.draft_tree
             if settings.method == "suffix":
                 replicas = cores
             else:

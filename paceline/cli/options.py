@@ -11,7 +11,9 @@ from paceline.cli.config import ServeSettings
 from paceline.config import CONFIG_FILE_KEY, SettingDoc, describe_settings, read_settings
 from paceline.errors import InvalidConfig
 
-SERVER_ESSENTIALS = ("model", "drafter", "draft_model", "head", "exit_layer", "allow_pickle")
+SERVER_ESSENTIALS = (
+    *("model", "drafter", "draft_model", "head", "exit_layer", "draft_tree", "allow_pickle"),
+)
 """What commands that start a server on the side ask about it; the rest comes from the file and
 the environment."""
 SERVER_PANEL = "The server that is started without --url"

@@ -24,70 +24,36 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from paceline.engine.draft_vocabulary import DraftVocabulary
 from paceline.engine.eagle_checkpoint import HeadWeights
 from paceline.engine.eagle_config import HeadConfig
+from paceline.engine.head_kv import HeadKV
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT
 from paceline.engine.model import Features, Logits
 from paceline.engine.support import ROPE_TYPES
 from paceline.engine.token_residual import TABLE
 from paceline.errors import InvalidConfig
 
-_FIRST_ROOM = 256
-"""Rows that a new sequence has room for; the room doubles as it grows."""
-
-
-class HeadKV:
-    """The keys and values of one sequence in the head: of rows at `start` and those behind."""
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        """Position of the first row."""
-        self.num_rows = 0
-        self._storage: Tensor | None = None
-        self._output: Tensor | None = None
-
-    def truncate(self, num_rows: int) -> None:
-        """Forget all but the first rows; without any, their room is free."""
-        self.num_rows = num_rows
-        if num_rows == 0:
-            self._storage = None
-
-    def append(self, key_value: Tensor) -> Tensor:
-        """Add rows `[2, num_kv_heads, n, head_dim]`; returns all, `[2, num_kv_heads, N, …]`."""
-        end = self.num_rows + key_value.shape[2]
-        room = 0 if self._storage is None else self._storage.shape[2]
-        if end > room:
-            shape = list(key_value.shape)
-            shape[2] = max(_FIRST_ROOM, 2 * room, end)
-            grown = key_value.new_empty(shape)
-            if self._storage is not None:
-                grown[:, :, : self.num_rows] = self._storage[:, :, : self.num_rows]
-            self._storage = grown
-        assert self._storage is not None
-        self._storage[:, :, self.num_rows : end] = key_value
-        self.num_rows = end
-        return self._storage[:, :, :end]
-
-    @property
-    def output(self) -> Tensor:
-        """What the layer made of the last row that was run, `[hidden_size]`."""
-        assert self._output is not None, "no row has been run"
-        return self._output
-
-    @output.setter
-    def output(self, output: Tensor) -> None:
-        self._output = output
-
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:
-    """One sequence's share of a step: rows behind those in `kv`."""
+    """One sequence's share of a step: rows behind those in `kv`.
+
+    With features each row follows the one before. Without, each is of a draft: it sees the rows of
+    true features and those on its way, and is fed with the output of the last of them.
+    """
 
     kv: HeadKV
     token_ids: Sequence[int]
     """The token behind that of each row, which is embedded."""
     features: Features | None
-    """`[len(token_ids), feature_size]`; None for one row that is fed with the output before it."""
+    """`[len(token_ids), feature_size]`; None for rows of drafts."""
     wants_logits: bool
-    """Whether to say what follows the last of the tokens."""
+    """Whether to say what follows the last of the tokens, of drafts what follows each."""
+    ways: Sequence[Sequence[int]] | None = None
+    """For each row of a draft those of the drafts before it, counted from the first draft's; None
+    for one row behind all of them."""
+
+    def draft_ways(self) -> Sequence[Sequence[int]]:
+        """The ways of rows of drafts."""
+        return [range(self.kv.num_drafts)] if self.ways is None else self.ways
 
 
 class EagleHead:
@@ -138,9 +104,10 @@ class EagleHead:
 
     @torch.inference_mode()
     def forward(self, batch: Sequence[HeadRows]) -> list[Logits | None]:
-        """Run one step; float32 `[vocab_size]` for each sequence that wants logits.
+        """Run one step; for each sequence that wants logits float32 `[n, vocab_size]`.
 
-        Tokens that the head cannot propose have minus infinity.
+        One row behind the last of its tokens, or one behind each of its drafts. Tokens that the
+        head cannot propose have minus infinity.
         """
         states = torch.cat([self._fed(rows) for rows in batch])
         token_ids = torch.tensor([id for rows in batch for id in rows.token_ids])
@@ -149,16 +116,21 @@ class EagleHead:
         states = residual + self._attention(inputs, batch)
         states = states + self._mlp(self._norm(states, "post_attention_layernorm"))
         ends = np.cumsum([len(rows.token_ids) for rows in batch])
-        lasts = states[torch.from_numpy(ends - 1)]
-        for rows, last in zip(batch, lasts, strict=True):
-            rows.kv.output = last.clone()
-        wanted = [index for index, rows in enumerate(batch) if rows.wants_logits]
-        logits = iter(self._logits(lasts[wanted]))
-        return [next(logits) if rows.wants_logits else None for rows in batch]
+        wanted: list[Tensor] = []
+        for rows, end in zip(batch, ends, strict=True):
+            first = end - (1 if rows.features is not None else len(rows.token_ids))
+            rows.kv.add_outputs(states[first:end])
+            if rows.wants_logits:
+                wanted.append(states[first:end])
+        if not wanted:
+            return [None for _ in batch]
+        logits = self._logits(torch.cat(wanted))
+        parts = iter(np.split(logits, np.cumsum([len(part) for part in wanted])[:-1]))
+        return [next(parts) if rows.wants_logits else None for rows in batch]
 
     def _fed(self, rows: HeadRows) -> Tensor:
         if rows.features is None:
-            return rows.kv.output[None]
+            return rows.kv.outputs_behind(rows.draft_ways())
         features = torch.from_numpy(rows.features.astype(np.float32)).to(self._dtype)
         return self._linear(features, "fc") if self._config.is_eagle3 else features
 
@@ -185,22 +157,16 @@ class EagleHead:
             )
             for name in "kv"
         )
-        positions = [
-            position
-            for rows in batch
-            for position in range(
-                rows.kv.start + rows.kv.num_rows,
-                rows.kv.start + rows.kv.num_rows + len(rows.token_ids),
-            )
-        ]
+        positions = [position for rows in batch for position in _positions(rows)]
         cos, sin = self._rotary(states, torch.tensor(positions)[None])
         query, key = rotated(query, cos, sin), rotated(key, cos, sin)
         key_value = torch.stack((key, value)).transpose(1, 2)  # [2, num_kv_heads, N, head_dim]
         attended, first = [], 0
         for rows in batch:
             end = first + len(rows.token_ids)
-            keys, values = rows.kv.append(key_value[:, :, first:end])
-            attended.append(_attend(query[first:end].transpose(0, 1), keys, values))
+            mask = _mask(rows)
+            keys, values = rows.kv.append(key_value[:, :, first:end], rows.features is None)
+            attended.append(_attend(query[first:end].transpose(0, 1), keys, values, mask))
             first = end
         return self._linear(torch.cat(attended), "self_attn.o_proj")
 
@@ -208,10 +174,10 @@ class EagleHead:
         gate = F.silu(self._linear(states, "mlp.gate_proj"))
         return self._linear(gate * self._linear(states, "mlp.up_proj"), "mlp.down_proj")
 
-    def _logits(self, states: Tensor) -> Sequence[Logits]:
+    def _logits(self, states: Tensor) -> Logits:
         if self._config.is_eagle3:
             states = self._norm(states, "norm")
-        return [*self._vocabulary.spread(F.linear(states, self._weights[OUTPUT]))]
+        return self._vocabulary.spread(F.linear(states, self._weights[OUTPUT]))
 
     def _linear(self, states: Tensor, name: str) -> Tensor:
         return F.linear(states, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
@@ -222,12 +188,30 @@ class EagleHead:
         return normed.to(self._dtype)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """`[H, n, D]` over all rows `[num_kv_heads, N, D]`, the last n of which are the query's."""
-    num_rows, num_keys = query.shape[1], key.shape[1]
-    mask = None
-    if num_rows > 1:
-        mask = torch.ones(num_rows, num_keys, dtype=torch.bool).tril(num_keys - num_rows)
+def _positions(rows: HeadRows) -> Sequence[int]:
+    kv = rows.kv
+    if rows.features is not None:
+        return range(kv.end, kv.end + len(rows.token_ids))
+    return [kv.end - kv.num_drafts + len(way) for way in rows.draft_ways()]
+
+
+def _mask(rows: HeadRows) -> Tensor | None:
+    """Which rows, those of `kv` and then its own, each of the new rows sees; None for all."""
+    num_before, num_new = rows.kv.num_rows, len(rows.token_ids)
+    if rows.features is None and rows.ways is not None:
+        num_true = num_before - rows.kv.num_drafts
+        mask = torch.zeros(num_new, num_before + num_new, dtype=torch.bool)
+        mask[:, :num_true] = True
+        for row, way in enumerate(rows.ways):
+            mask[row, [*(num_true + draft for draft in way), num_before + row]] = True
+        return mask
+    if num_new == 1:
+        return None
+    return torch.ones(num_new, num_before + num_new, dtype=torch.bool).tril(num_before)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """`[H, n, D]` over all rows `[num_kv_heads, N, D]` that the mask lets each see."""
     attended = F.scaled_dot_product_attention(
         query[None], key[None], value[None], attn_mask=mask, enable_gqa=True
     )

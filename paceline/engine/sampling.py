@@ -75,6 +75,48 @@ def choose_token(
     return _choose_with_noise(_scaled(processed, best, settings), settings, position)
 
 
+class RankedToken(NamedTuple):
+    """A token among those that may stand in a place."""
+
+    token_id: int
+    share: float
+    """How likely it is, as far as a row can tell: shares of all tokens sum to 1, about."""
+
+
+def ranked_tokens(
+    logits: Logits,  # [V]; not changed
+    settings: SequenceSettings,
+    position: int,
+    count: int,
+    context: Sequence[int],
+    allowed: TokenMask | None = None,  # [V]
+) -> list[RankedToken]:
+    """What `choose_token` chooses, and the tokens that come next by logit, or by logit and noise.
+
+    Up to `count`; banned ones and those that filters drop are never among them. Shares are those of
+    the logits at temperature 0, and above of the scaled logits with their noise, which is about how
+    likely they are the choice of a model that agrees nearly. Takes and raises what `choose_token`
+    takes and raises.
+    """
+    processed = processed_logits(logits, settings, position, context, allowed)
+    best = _best(processed, position)
+    if settings.temperature == 0.0:
+        scores = np.subtract(processed, processed[best], dtype=np.float64)
+        token_ids = np.flatnonzero(scores >= _lowest_of_highest(scores, count))
+        total = float(np.exp(scores).sum())
+        scores = scores[token_ids]
+    else:
+        token_ids, scores = _scored(_scaled(processed, best, settings), settings, position, count)
+        scores = scores - scores.max()
+        total = float(np.exp(scores).sum())
+    order = np.argsort(-scores, kind="stable")[:count]
+    return [
+        RankedToken(int(token_ids[i]), math.exp(scores[i]) / total)
+        for i in order
+        if scores[i] > -math.inf
+    ]
+
+
 def token_law(
     logits: Logits,  # [V]; not changed
     settings: SequenceSettings,
@@ -142,13 +184,22 @@ def _scaled(processed: ProcessedLogits, best: int, settings: SequenceSettings) -
 
 
 def _choose_with_noise(scaled: ScaledLogits, settings: SequenceSettings, position: int) -> int:
+    token_ids, scores = _scored(scaled, settings, position, 1)
+    return int(token_ids[scores.argmax()])
+
+
+def _scored(
+    scaled: ScaledLogits, settings: SequenceSettings, position: int, count: int
+) -> tuple[TokenIds, ScaledLogits]:
+    """The tokens that may be among the `count` highest with noise, ascending, and their scores."""
     kept_ids = _kept_ids(scaled, settings, lowest=_HOPELESS)
     is_unfiltered = settings.top_k == 0 and settings.top_p == 1.0 and settings.min_p == 0.0
     if is_unfiltered and len(kept_ids) * _SUBSET_SHARE > len(scaled):
         row = uniform_row(settings.seed, settings.choice, position, len(scaled))
-        return _winner(scaled, row)
+        return _rivals(scaled, row, count)
     uniforms = uniform(settings.seed, settings.choice, position, kept_ids)
-    return int(kept_ids[_winner(scaled[kept_ids], uniforms)])
+    rivals, scores = _rivals(scaled[kept_ids], uniforms, count)
+    return kept_ids[rivals], scores
 
 
 def _kept_ids(scaled: ScaledLogits, settings: SequenceSettings, lowest: float) -> TokenIds:
@@ -216,19 +267,27 @@ def _cut_at_share(scaled: ScaledLogits, top_p: float) -> _Cut:
     return _Cut(int(np.count_nonzero(bins < cut_bin)) + index + 1, float(ranked[index]))
 
 
-def _winner(scaled: ScaledLogits, uniforms: Uniforms) -> int:
-    """The index of the highest scaled logit plus noise.
+def _rivals(scaled: ScaledLogits, uniforms: Uniforms, count: int) -> tuple[TokenIds, ScaledLogits]:
+    """Indices that may have one of the `count` highest sums of scaled logit and noise, and those.
 
     Noise needs two logarithms, so it is computed only for those that can win. From -log u >= 1 - u
     follows that a token whose noise reaches x has 1 - u <= exp(-x); and x must at least make up
-    for the distance to the score of one token that is known, the one with the highest logit.
+    for the distance to the lowest score of tokens that are known, those with the highest logits.
     """
-    best = int(scaled.argmax())
-    score_to_beat = scaled[best] - math.log(-math.log(uniforms[best]))
+    if count == 1:
+        leaders = scaled.argmax(axis=-1, keepdims=True)
+    else:
+        leaders = np.flatnonzero(scaled >= max(_lowest_of_highest(scaled, count), _HOPELESS))
+    score_to_beat = float((scaled[leaders] - np.log(-np.log(uniforms[leaders]))).min())
     with np.errstate(over="ignore"):  # far behind: minus infinity in single precision
         distance = np.subtract(scaled, score_to_beat, dtype=np.float32, casting="same_kind")
     reach = np.exp(distance)
     reach *= np.float32(1.001)  # far above the rounding of the single-precision estimate
     rivals = np.flatnonzero(1.0 - uniforms <= reach)
-    scores = scaled[rivals] + gumbel_of(uniforms[rivals])
-    return int(rivals[scores.argmax()])
+    return rivals, scaled[rivals] + gumbel_of(uniforms[rivals])
+
+
+def _lowest_of_highest(values: ScaledLogits, count: int) -> float:
+    """The lowest of the `count` highest values."""
+    count = min(count, len(values))
+    return float(np.partition(values, -count)[-count])

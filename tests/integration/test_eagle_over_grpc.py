@@ -90,6 +90,31 @@ async def test_sampled_drafts_of_the_head_are_accepted_too(aligned_pair: Pair, r
         assert stats.num_accepted_draft_tokens == stats.num_draft_tokens > 40
 
 
+@pytest.mark.parametrize("draft_tree", ["static", "dynamic"])
+async def test_trees_of_a_random_head_change_nothing_in_the_text(
+    random_pair: Pair, draft_tree: str
+) -> None:
+    async with cluster([random_pair.target()], [random_pair.draft(draft_tree)]) as running:
+        await running.until_ready()
+        for temperature in (0.0, 1.0):
+            drafted, _ = await random_pair.both(running, temperature=temperature)
+            assert drafted.generation.stats.num_draft_tokens > 20
+        await running.until_free()
+
+
+@pytest.mark.parametrize("draft_tree", ["static", "dynamic"])
+async def test_the_features_of_the_path_that_was_taken_arrive_aligned(
+    aligned_pair: Pair, draft_tree: str
+) -> None:
+    async with cluster([aligned_pair.target()], [aligned_pair.draft(draft_tree)]) as running:
+        await running.until_ready()
+        for temperature in (0.0, 1.0):
+            drafted, _ = await aligned_pair.both(running, temperature=temperature)
+            stats = drafted.generation.stats
+            assert stats.num_spec_steps > 10
+            assert stats.acceptance_histogram[0] == 0, "its first choice is always right"
+
+
 async def test_a_target_that_keeps_other_layers_is_told_by_name(tmp_path: Path) -> None:
     target = save_checkpoint(tmp_path / "target")
     three = random_head(VOCAB_SIZE, eagle_aux_hidden_state_layer_ids=[0, 1, 2])

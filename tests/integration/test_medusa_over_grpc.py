@@ -38,6 +38,19 @@ async def test_random_heads_change_nothing_in_the_text(tmp_path: Path, temperatu
         await running.until_free()
 
 
+@pytest.mark.parametrize("draft_tree", ["static", "dynamic"])
+async def test_in_trees_too_heads_that_know_the_target_are_always_right(
+    aligned_pair: Pair, draft_tree: str
+) -> None:
+    async with cluster([aligned_pair.target()], [aligned_pair.draft(draft_tree)]) as running:
+        await running.until_ready()
+        for temperature in (0.0, 1.0):
+            drafted, _ = await aligned_pair.both(running, temperature=temperature)
+            stats = drafted.generation.stats
+            assert stats.num_spec_steps > 10
+            assert stats.acceptance_histogram[0] == 0, "their first choices are always right"
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_heads_that_know_the_target_are_always_right(
     aligned_pair: Pair, temperature: float

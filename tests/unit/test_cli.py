@@ -282,11 +282,17 @@ def test_serve_names_a_taken_port_before_it_starts_anything(
 def test_options_that_cannot_matter_are_named() -> None:
     assert ServeSettings().contradictions() == []
     settings = ServeSettings(
-        drafter="none", draft_model="m", head="h", exit_layer=3, draft_replicas=2
+        drafter="none",
+        draft_model="m",
+        head="h",
+        exit_layer=3,
+        draft_tree="static",
+        draft_replicas=2,
     )
     assert settings.contradictions() == [
         "--draft-model m is not used: --drafter is none, expected draft-model",
         "--head h is not used: --drafter is none, expected hybrid, eagle, medusa or early-exit",
         "--exit-layer 3 is not used: --drafter is none, expected early-exit",
+        "--draft-tree static is not used: --drafter is none, expected hybrid, eagle or medusa",
         "--draft-replicas 2 is not used: --drafter is none",
     ]

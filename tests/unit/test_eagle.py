@@ -30,6 +30,7 @@ from draft_service.drafters import eagle
 from draft_service.drafters.eagle import EagleDrafter
 from draft_service.proposer import Proposer
 from paceline.engine.eagle_head import EagleHead
+from paceline.engine.head_kv import HeadKV
 from paceline.engine.sampling import token_law
 from paceline.rounds import RoundErrorReason
 
@@ -78,18 +79,19 @@ def test_a_draft_vocabulary_is_spread_over_the_targets(head: EagleHead) -> None:
     files, prompt = HEAD, TEXT[:12]
     expected = reference_logits(files, torch.from_numpy(rows_for(prompt)[:-1]), prompt[1:], 0)
     assert int(torch.isinf(expected).sum()) == VOCAB_SIZE - DRAFT_VOCAB_SIZE
-    rows = eagle.HeadRows(eagle.HeadKV(0), prompt[1:], rows_for(prompt)[:-1], wants_logits=True)
+    rows = eagle.HeadRows(HeadKV(0), prompt[1:], rows_for(prompt)[:-1], wants_logits=True)
     (logits,) = head.forward([rows])
-    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits[0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_head_in_half_precision_says_nearly_the_same(tmp_path: Path) -> None:
     head, prompt = loaded(HEAD, tmp_path, dtype=torch.bfloat16), TEXT[:12]
-    kv = eagle.HeadKV(0)
+    kv = HeadKV(0)
     rows = eagle.HeadRows(kv, prompt[1:], rows_for(prompt)[:-1], wants_logits=True)
     logits = head.forward([rows])[0]
     expected = reference_logits(HEAD, torch.from_numpy(rows_for(prompt)[:-1]), prompt[1:], 0)
     assert logits is not None
+    (logits,) = logits
     known = np.isfinite(logits)
     difference = np.abs(logits[known] - expected.numpy()[known]).max()
     assert 0.0 < difference < 0.1 * np.abs(logits[known]).max()

@@ -17,7 +17,8 @@ from draft_service.training.token_residual import TokenResidual, with_token_resi
 from draft_service.training.unrolling import true_tokens, unrolled
 from paceline.engine.eagle_checkpoint import read_head_weights
 from paceline.engine.eagle_config import read_head_config
-from paceline.engine.eagle_head import EagleHead, HeadKV, HeadRows
+from paceline.engine.eagle_head import EagleHead, HeadRows
+from paceline.engine.head_kv import HeadKV
 from paceline.engine.head_tensors import Target
 from paceline.engine.safetensors_directory import TensorFiles
 
@@ -73,7 +74,7 @@ def test_every_step_of_every_row_is_what_the_serving_head_drafts_there(tmp_path:
                         (logits,) = server.forward([HeadRows(kv, token, None, wants_logits=True)])
                     assert logits is not None
                     torch.testing.assert_close(
-                        found[step][row], torch.from_numpy(logits), rtol=1e-4, atol=1e-4
+                        found[step][row], torch.from_numpy(logits[0]), rtol=1e-4, atol=1e-4
                     )
 
 
@@ -110,7 +111,7 @@ def test_a_head_with_a_token_residual_is_served_as_it_was_trained(tmp_path: Path
         rows = HeadRows(HeadKV(0), ids.tolist(), features.numpy(), wants_logits=True)
         (logits,) = server.forward([rows])
         assert logits is not None
-        found = torch.from_numpy(logits)
+        found = torch.from_numpy(logits[0])
         assert found.isneginf().sum() == VOCAB - len(target_ids)
         expected = trainee.normed(outputs[row]) @ output_matrix[target_ids].T
         # Eight bits a number.

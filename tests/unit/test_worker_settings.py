@@ -35,6 +35,11 @@ from target_service.config import TargetSettings
             {"drafter": "early-exit", "head": "h", "exit_layer": "3"},
             "--exit-layer .* is 3, but the head names it",
         ),
+        (
+            DraftSettings,
+            {"draft_tree": "static"},
+            "--draft-tree .* is static, but the drafter suffix makes chains only",
+        ),
         (TargetSettings, {"head": "h", "feature_layers": "1,2"}, "--feature-layers .* should not"),
     ],
 )
