@@ -46,3 +46,23 @@ def test_a_run_of_its_own_server_counts_every_token_and_finds_equal_answers(tmp_
     for row in service["rows"]:
         num_tokens = sum(count for _, count in row["chunks"])
         assert num_tokens == len(row["token_ids"]) == row["completion_tokens"] > 0
+
+
+def test_several_drafters_get_a_server_each_and_are_compared(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("the rain in the rain in the rain")
+    command = [sys.executable, "-m", "paceline.cli.main", "bench", str(prompts)]
+    options = ["--drafter", "self", "--drafter", "suffix", "--model", "table:7"]
+    options += ["--max-tokens", "16", "--repeats", "1", "--markdown"]
+    result = subprocess.run(
+        [*command, *options],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    rows = [line for line in result.stdout.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == ["self", "suffix"]
+    assert all(row.endswith("| 1/1 |") for row in rows)
+    assert result.stderr.count("Texts and token ids are equal in 1 of 1.") == 2
