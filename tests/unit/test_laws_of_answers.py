@@ -61,20 +61,25 @@ def answers(
     num_answers: int = NUM_ANSWERS,
     num_times: int = 1,
 ) -> list[Answer]:
-    """The last of as many answers to each seed, by the same workers."""
+    """The last of as many answers to each seed, by the same workers; each seed is a tenant then."""
 
     async def together(first_seed: int) -> list[list[int]]:
         # As long as the answers take, and shifted, so that every round of them meets every fault.
         shift = first_seed // NUM_TOGETHER
         drafts = draft(lambda: drafter(drafter_name), (draft_faults * 9)[shift % 9 :])
         targets = [
-            target(LAW, (target_faults * 3)[shift % 3 :], num_cells=NUM_TOGETHER * 4)
+            target(
+                LAW,
+                (target_faults * 3)[shift % 3 :],
+                num_cells=NUM_TOGETHER * (4 if num_times == 1 else 12),
+            )
             for _ in range(2)
         ]
 
         async def one(seed: int) -> list[int]:
             workers = FixedWorkers([*map(FaultyConnection, targets)], [FaultyConnection(drafts)])
-            sequence = new_sequence(replace(settings, seed=seed), PROMPT)
+            salt = "" if num_times == 1 else str(seed)
+            sequence = new_sequence(replace(settings, seed=seed, cache_salt=salt), PROMPT)
             return await answer(sequence, workers, PLANS)
 
         for _ in range(num_times):
