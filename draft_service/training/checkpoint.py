@@ -70,9 +70,9 @@ def bind_directory(directory: Path, facts: Mapping[str, object]) -> None:
         found = json.loads(path.read_text())
     except ValueError as error:
         raise InvalidConfig(f"{str(path)!r} is not JSON: {error}") from None
-    for name in wanted | found:
-        if found.get(name) != wanted.get(name):
+    for name, value in found.items():
+        if value != wanted.get(name):
             raise InvalidConfig(
                 f"{name} is {shown(wanted.get(name))}, but the training in {str(directory)!r} was "
-                f"begun with {shown(found.get(name))}; expected the same, or another output"
+                f"begun with {shown(value)}; expected the same, or another output"
             )

@@ -7,7 +7,7 @@ has eight bits a number.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from paceline.engine.head_config_file import CONFIG_FILE
 from paceline.engine.safetensors_directory import WEIGHTS_FILE
 from paceline.engine.token_residual import ROWS, SCALES, TOKEN_IDS
 
+WriteMore = Callable[[Path], None]
 LAYER_PREFIX = "layers.0."
 DRAFTS_PER_ROUND = 3
 """What the checkpoint asks of engines that have no other way to know."""
@@ -47,14 +48,17 @@ def save_published(
     output_matrix: Tensor,
     target_ids: Tensor,
     verifier: Verifier,
+    write_more: WriteMore,
 ) -> Path:
     """`directory` with the head, there whole or not at all.
 
     `weights` by the names of `EagleTrainee`. `output_matrix` `[draft_vocab_size, hidden_size]`:
-    the rows of the draft vocabulary, which are the target's tokens `target_ids`.
+    the rows of the draft vocabulary, which are the target's tokens `target_ids`. `write_more` adds
+    what else belongs there.
     """
     tensors = _named(weights, LAYER_PREFIX) | {"lm_head.weight": _half(output_matrix)}
-    return _save(directory, _speculators(config, verifier), tensors | _maps(config, target_ids))
+    tensors |= _maps(config, target_ids)
+    return _save(directory, _speculators(config, verifier), tensors, write_more)
 
 
 def save_with_token_residual(
@@ -64,6 +68,7 @@ def save_with_token_residual(
     table_ids: Tensor,
     folded_table: Tensor,
     target_ids: Tensor,
+    write_more: WriteMore,
 ) -> Path:
     """As `save_published`, of a head with a `TokenResidual`.
 
@@ -78,13 +83,16 @@ def save_with_token_residual(
         SCALES: scales[:, 0].float().cpu(),
         TOKEN_IDS: table_ids.cpu(),
     }
-    return _save(directory, _own(config), tensors | _maps(config, target_ids))
+    return _save(directory, _own(config), tensors | _maps(config, target_ids), write_more)
 
 
-def _save(directory: Path, config: Mapping[str, Any], tensors: dict[str, Tensor]) -> Path:
+def _save(
+    directory: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], write_more: WriteMore
+) -> Path:
     def write(unfinished: Path) -> None:
         (unfinished / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
         save_file(tensors, unfinished / WEIGHTS_FILE)
+        write_more(unfinished)
 
     return made_once(directory, write)
 

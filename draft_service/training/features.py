@@ -36,6 +36,8 @@ class FeatureFiles:
     starts: IntArray
     order: IntArray
     """The sequence of the text that each is."""
+    hidden_size: int
+    """Width of the last state."""
     target: str
     """Digest of the target that they come from."""
 
@@ -60,15 +62,22 @@ class FeatureFiles:
 
 
 def open_features(
-    directory: Path, text: TrainingText, width: int, target: str, seed: int | None
+    directory: Path,
+    text: TrainingText,
+    hidden_size: int,
+    num_layers: int,
+    target: str,
+    seed: int | None,
 ) -> FeatureFiles:
     """The features in `directory`, where room for them is made if there are none.
 
-    `target`: digest of the model. `seed` of the order in which room is made; None: the text's own.
+    `num_layers` of the target are kept beside its last state. `target`: its digest. `seed` of the
+    order in which room is made; None: the text's own.
 
     Raises:
         InvalidConfig: they belong to another text or target, or there is no room.
     """
+    width = (num_layers + 1) * hidden_size
     if not (directory / "order.npy").exists():
         _create(directory, text, width, target, seed)
     try:
@@ -91,7 +100,7 @@ def open_features(
         )
     _check_progress(directory, target, is_finished=bool(states[-1].any()))
     starts, order = starts.astype(np.int64), order.astype(np.int64)
-    return FeatureFiles(directory, states, ids, starts, order, target)
+    return FeatureFiles(directory, states, ids, starts, order, hidden_size, target)
 
 
 _SMALL = ("ids", "starts", "order")

@@ -14,6 +14,7 @@ from draft_service.training.capture import capture_features
 from draft_service.training.checkpoint import bind_directory
 from draft_service.training.eagle_training import train_eagle
 from draft_service.training.features import FeatureFiles, open_features
+from draft_service.training.material import Material
 from draft_service.training.openings import Opening, Openings, read_prompts
 from draft_service.training.own_text import move_features, write_own_text
 from draft_service.training.progress import Progress
@@ -59,7 +60,7 @@ class _Stages:
         num_layers = config.num_hidden_layers
         self._vocab_size: int = config.vocab_size
         self._layer_ids = (2, num_layers // 2, num_layers - 3)
-        self._width = (len(self._layer_ids) + 1) * config.hidden_size
+        self._hidden_size: int = config.hidden_size
         self._target = model_digest(self._loaded)
 
     def run(self) -> Path:
@@ -74,7 +75,9 @@ class _Stages:
             features = self._open(text, None)
             move_features(self._output, features, self._rate("features", features.num_sequences))
         self._capture(features)
-        return train_eagle(settings, self._loaded, text, features, self._layer_ids, self._progress)
+        return train_eagle(
+            Material.of(settings, self._loaded, text, features, self._layer_ids, self._progress)
+        )
 
     def _bind(self, data: str | None) -> None:
         """The output directory belongs to what decides the trained weights."""
@@ -89,7 +92,8 @@ class _Stages:
     def _open(self, text: TrainingText, seed: int | None) -> FeatureFiles:
         features = self._settings.features
         directory = Path(features).expanduser() if features else self._output / "features"
-        return open_features(directory, text, self._width, self._target, seed)
+        num_layers = len(self._layer_ids)
+        return open_features(directory, text, self._hidden_size, num_layers, self._target, seed)
 
     def _own_text(self) -> TrainingText:
         loaded, settings = self._loaded, self._settings

@@ -98,7 +98,8 @@ def joined(texts: Sequence[TrainingText]) -> TrainingText:
 
 def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw:
+            file = np.load(raw, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("one array")
             missing = [name for name in (*_WHOLE, "temp") if name not in file.files]

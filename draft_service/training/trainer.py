@@ -51,7 +51,7 @@ def train(
     directory: Path,
     weights: dict[str, Tensor],
     features: FeatureFiles,
-    feature_size: int,
+    columns: slice,
     plan: Plan,
     loss_of: Callable[[Batch], tuple[Tensor, list[float]]],
     measure: Callable[[], Measurement],
@@ -60,6 +60,7 @@ def train(
     """Change `weights` in place until all steps are done.
 
     Args:
+        columns: which of the features are read.
         loss_of: the loss of a batch, with gradients, and figures of it for the record.
         measure: the figures on held-out text with the weights as they are.
     """
@@ -71,7 +72,7 @@ def train(
         progress.say(f"Going on behind step {num_done} of {len(plan.steps)}")
     started, num_rows = time.monotonic(), 0
     for number in range(num_done, len(plan.steps)):
-        batch = read_batch(features, plan.steps[number], feature_size).to(device)
+        batch = read_batch(features, plan.steps[number], columns).to(device)
         loss, entropies = loss_of(batch)
         loss.backward()
         norm = optimizer.step(number)

@@ -20,32 +20,32 @@ from draft_service.training.batches import Batch
 from draft_service.training.eagle import EagleTrainee
 
 NextTokens = Callable[[Tensor, int], Tensor]
-"""Of a step's outputs `[num_rows, hidden_size]` and the number k of the next step: the tokens
+"""Of a step's predictions `[num_rows, hidden_size]` and the number k of the next step: the tokens
 `[num_rows]` that it embeds."""
 
 
 def unrolled(
     head: EagleTrainee, batch: Batch, num_steps: int, next_tokens: NextTokens
 ) -> list[Tensor]:
-    """The outputs `[num_rows, hidden_size]` of every step, before the last norm.
+    """The predictions `[num_rows, hidden_size]` of every step, behind the last norm.
 
     In step k only rows with k more of their span behind them mean something.
     """
     attention = UnrolledAttention(batch.bounds)
     states, token_ids = head.fed(batch.features), batch.token_ids
-    outputs: list[Tensor] = []
+    predictions: list[Tensor] = []
     for step in range(num_steps):
         if step:
-            token_ids = next_tokens(states, step)
+            token_ids = next_tokens(predictions[-1], step)
         states = head.layer(states, token_ids, batch.positions + step, attention)
-        outputs.append(states)
-    return outputs
+        predictions.append(head.normed(states))
+    return predictions
 
 
 def true_tokens(batch: Batch) -> NextTokens:
     """The tokens of the text; behind the end of a span those of the next one, as padding."""
 
-    def following(outputs: Tensor, step: int) -> Tensor:
+    def following(predictions: Tensor, step: int) -> Tensor:
         return torch.roll(batch.token_ids, -step)
 
     return following

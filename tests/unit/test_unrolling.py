@@ -58,8 +58,8 @@ def test_every_step_of_every_row_is_what_the_serving_head_drafts_there(tmp_path:
             tmp_path / str(number), random_head(VOCAB, seed=5, **settings)
         )
         batch = batch_of(LENGTHS)
-        outputs = unrolled(trainee, batch, NUM_STEPS, true_tokens(batch))
-        found = [trainee.normed(states) @ matrix.mT for states in outputs]
+        predictions = unrolled(trainee, batch, NUM_STEPS, true_tokens(batch))
+        found = [prediction @ matrix.mT for prediction in predictions]
         for first, end in batch.bounds:
             for row in range(first, end):
                 kv = HeadKV(0)
@@ -96,16 +96,15 @@ def test_a_head_with_a_token_residual_is_served_as_it_was_trained(tmp_path: Path
     table = torch.randn(len(table_ids), HIDDEN, generator=generator)
     residual = TokenResidual(weights, table_ids, table, VOCAB)
     trainee = EagleTrainee(config, weights, embedding, residual)
-    head = str(
-        save_with_token_residual(
-            tmp_path / "head", config, weights, table_ids, residual.folded(embedding), target_ids
-        )
+    folded, head = residual.folded(embedding), str(tmp_path / "head")
+    save_with_token_residual(
+        Path(head), config, weights, table_ids, folded, target_ids, lambda directory: None
     )
     loaded = read_head_config(head)
     server = EagleHead(loaded, read_head_weights(head, loaded, target), VOCAB)
     batch = batch_of((9,))
     batch.token_ids[:4] = table_ids
-    (outputs,) = unrolled(trainee, batch, 1, true_tokens(batch))
+    (predictions,) = unrolled(trainee, batch, 1, true_tokens(batch))
     for row in range(9):
         ids, features = batch.token_ids[: row + 1], batch.features[: row + 1].half()
         rows = HeadRows(HeadKV(0), ids.tolist(), features.numpy(), wants_logits=True)
@@ -113,7 +112,7 @@ def test_a_head_with_a_token_residual_is_served_as_it_was_trained(tmp_path: Path
         assert logits is not None
         found = torch.from_numpy(logits[0])
         assert found.isneginf().sum() == VOCAB - len(target_ids)
-        expected = trainee.normed(outputs[row]) @ output_matrix[target_ids].T
+        expected = predictions[row] @ output_matrix[target_ids].T
         # Eight bits a number.
         torch.testing.assert_close(found[target_ids], expected, rtol=0.02, atol=2e-4)
 
