@@ -63,7 +63,7 @@ tags: [speculative-decoding, {settings.drafter}]
 
 {facts.description}
 
-It was trained by Paceline {__version__} on text that {facts.target} wrote itself, and is made of
+It was trained by Paceline {__version__} on text that {facts.target} wrote itself, and contains
 parts of its weights: the licence of {facts.target} applies to it.
 
 ```
@@ -75,22 +75,21 @@ parts of its weights: the licence of {facts.target} applies to it.
 | trained parameters | {facts.num_parameters:,} |
 | draft vocabulary | {facts.num_draft_tokens:,} tokens, the most frequent of the text |
 | learnt from | {facts.num_sequences:,} sequences, {facts.num_tokens:,} tokens, \
-{settings.num_epochs} times |
+{settings.num_epochs} × |
 | steps | {len(entries):,} |
 
 ## How well it does
 
-On {facts.num_held_out:,} sequences that it has not seen. "Token n" is the n-th of a draft, behind
-right ones.
+On {facts.num_held_out:,} sequences that it has not seen. "Token n": the n-th of a draft, where
+those before it are right.
 
 | | {_row(f"token {number + 1}" for number in range(len(measured["losses"])))}
 |---{"|---" * len(measured["losses"])}|
 | cross entropy against the target's law | {_row(f"{loss:.3f}" for loss in measured["losses"])}
 | first choice is the target's | {_row(f"{share:.1%}" for share in measured["top1"])}
 
-Tokens per target pass, from a replay of the draft and verify loop over \
-{"greedy" if facts.replays_greedy else "sampled"} answers among them
-({_replay(facts)}):
+Tokens per target pass behind the first token, from a replay of the draft and verify loop over
+{_replayed(facts)}:
 
 | drafts a round | {_row(measured["tokens_per_pass"])}
 |---{"|---" * len(measured["tokens_per_pass"])}|
@@ -105,17 +104,17 @@ def _row(cells: Any) -> str:
     return " | ".join(map(str, cells)) + " |"
 
 
-def _replay(facts: CardFacts) -> str:
+def _replayed(facts: CardFacts) -> str:
     if facts.replays_greedy:
-        return "where it is exactly what a greedy request gets"
-    return "against the text as it was sampled"
+        return "the greedy answers among them, as serving would run it"
+    return "the answers among them as they were sampled, since none is greedy"
 
 
 def _command(settings: TrainingSettings) -> str:
-    values = settings.model_dump(mode="json")
+    texts = {name: "" if value is None else str(value) for name, value in settings}
     options = [
-        f"{doc.option} {shlex.quote(str(values[doc.field]))}"
+        f"{doc.option} {shlex.quote(texts[doc.field])}"
         for doc in describe_settings(TrainingSettings)
-        if doc.field != "drafter" and str(values[doc.field] or "") != doc.default
+        if doc.field != "drafter" and texts[doc.field] != doc.default
     ]
     return " \\\n    ".join([f"paceline train-drafter {settings.drafter}", *options])

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from training_files import tiny_target, write_text
 from draft_service.training.capture import capture_features, hidden_states
 from draft_service.training.checkpoint import CHECKPOINT_FILE, load_checkpoint
 from draft_service.training.features import open_features
+from draft_service.training.openings import Openings
+from draft_service.training.own_text import write_own_text
 from draft_service.training.pipeline import model_digest, run
 from draft_service.training.settings import TrainingSettings
-from draft_service.training.text import read_text
+from draft_service.training.text import TrainingText, read_text
 from paceline.engine.eagle_checkpoint import read_head_weights
 from paceline.engine.eagle_config import read_head_config
 from paceline.engine.head_tensors import Target
@@ -82,6 +84,21 @@ def test_what_is_trained_is_a_head_that_loads(
     )
 
 
+@pytest.mark.timeout(180)
+def test_a_drafter_learns_what_the_target_says(target: Path, tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text.npz", target, num_sequences=60)
+    output = tmp_path / "output"
+    values = {"num_epochs": 6, "evaluate_every": 12, "learning_rate": 1e-2}
+    run(settings_for(output, target, text, tokens_per_step=60, draft_vocab_size=200, **values))
+    measured = [entry["held_out"] for entry in entries(output) if "held_out" in entry]
+    first, last = measured[0], measured[-1]
+    assert last["losses"][2] < first["losses"][2] - 0.5
+    assert last["tokens_per_pass"]["7"] > first["tokens_per_pass"]["7"] + 0.3
+    card = (output / "head" / "README.md").read_text()
+    assert f"| {last['tokens_per_pass']['7']:.3f} |" in card
+    assert (output / "head" / "loss.svg").exists()
+
+
 def test_the_seed_decides_the_weights(target: Path, text: Path, tmp_path: Path) -> None:
     once, again = (
         run(settings_for(tmp_path / name, target, text, num_epochs=2)) for name in ("a", "b")
@@ -143,6 +160,36 @@ def test_capturing_goes_on_behind_what_is_there(target: Path, text: Path, tmp_pa
         np.testing.assert_allclose(features.states[start:end], expected, rtol=2e-3, atol=2e-3)
 
 
+def test_writing_text_goes_on_behind_the_last_whole_batch(target: Path, tmp_path: Path) -> None:
+    loaded = load_model(str(target), dtype="float32", device="cpu")
+    opening = Openings("tiny", target).empty()
+
+    def write(directory: Path, on_progress: Callable[[int], None]) -> TrainingText:
+        return write_own_text(
+            directory,
+            loaded.module,
+            (2, 3, 3),
+            lambda index: opening if index < 140 else None,
+            loaded.eos_token_ids,
+            40,
+            100_000,
+            seed=3,
+            on_progress=on_progress,
+        )
+
+    def stop(num_tokens: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        write(tmp_path / "stopped", stop)
+    assert not (tmp_path / "stopped" / "text.npz").exists()
+    numbers: list[int] = []
+    whole, stopped = (write(tmp_path / name, numbers.append) for name in ("whole", "stopped"))
+    assert len(numbers) == 4 and whole.num_sequences == 140
+    assert whole.ids.tolist() == stopped.ids.tolist()
+    assert whole.answer_starts.tolist() == stopped.answer_starts.tolist()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("seed", 1), ("learning_rate", 1e-3), ("draft_vocab_size", 31), ("num_epochs", 2)],
@@ -191,3 +238,17 @@ def test_the_target_writes_its_own_text_and_features(target: Path, tmp_path: Pat
             start = text.answer_starts[index]
             logits = loaded.module(ids[None]).logits[0]
             assert ids[start:].tolist() == logits[start - 1 : -1].argmax(-1).tolist()
+
+
+def test_the_command_ends_as_the_training_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paceline.cli.main", "train-drafter"]
+    told = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
+    assert "paceline train-drafter" in told.stdout and "--draft-vocab-size" in told.stdout
+    wrong = subprocess.run(
+        [*command, "eagle", "--output", str(tmp_path), "--learning-rate", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert wrong.returncode == 2
+    assert "--learning-rate is '0', but should be greater than 0" in wrong.stderr
