@@ -69,6 +69,32 @@ def test_prefill_verification_and_decoding_give_the_same_rows(
     model.kv_cache.release(kv)
 
 
+def test_each_path_of_a_tree_gives_the_same_rows(
+    model: TransformerModel, rows: Logits, text: list[int]
+) -> None:
+    """The text is the last branch and other tokens stand before it, so every row of it comes late
+    and after others in its place."""
+    parents = (-1, 0, 0, -1, 3, -1, 5, 5, 7, 8)
+    own = (5, 7, 8, 9)  # the drafts that are the text, one behind the other
+    for position in (100, 509):
+        kv = model.kv_cache.open(text[:1], salt="")
+        extend(model, kv, text[: position - 1])
+        drafts = [11, 12, 13, 14, 15, 0, 16, 0, 0, 0]
+        for offset, index in enumerate(own):
+            drafts[index] = text[position + offset]
+        assert model.kv_cache.reserve(kv, position + len(own))
+        work = PassSequence(kv, [text[position - 1], *drafts], 11, parents)
+        (found,) = model.forward([work])
+        expected = rows[position - 1 : position + len(own)]
+        assert same_bits(found[[0, *(1 + index for index in own)]], expected)
+        model.kv_cache.keep_path(kv, own)
+        following = position + len(own)
+        assert kv.num_tokens == following
+        found = extend(model, kv, text[following : following + 2])
+        assert same_bits(found, rows[following : following + 2])
+        model.kv_cache.release(kv)
+
+
 def test_a_batch_of_sequences_of_different_widths_gives_the_same_rows(
     model: TransformerModel, rows: Logits, text: list[int]
 ) -> None:

@@ -28,7 +28,9 @@ from trees import as_tree, ways
 
 from draft_service.draft_tree import TREES, DraftTree, DynamicTree, NewTree, StaticTree
 from draft_service.drafters.eagle import EagleDrafter
+from draft_service.drafters.hybrid import HybridDrafter
 from draft_service.drafters.medusa import MedusaDrafter
+from draft_service.drafters.suffix import SuffixDrafter
 from draft_service.proposer import Proposer
 from paceline.engine.eagle_head import EagleHead
 from paceline.engine.head_tensors import Target
@@ -154,6 +156,22 @@ def test_a_tree_for_which_the_room_runs_out_is_proposed_as_far_as_it_is(head: Ea
     drafts = owner_of(head, DynamicTree, kv_capacity=24).drafts(TEXT[:23], (0, 22), number=NUMBER)
     assert 0 < len(drafts.token_ids) <= NUMBER
     assert tree_fault(drafts) == ""
+
+
+def test_a_hybrid_drafts_a_tree_where_nothing_matches_and_copies_where_something_does(
+    head: EagleHead,
+) -> None:
+    def hybrid() -> Owner:
+        model = EagleDrafter(head, new_tree=DynamicTree)
+        drafter = HybridDrafter(model, SuffixDrafter(model.table))
+        return Owner(Proposer(drafter, 16, head.feature_size), feature_size=head.feature_size)
+
+    strange = [*range(VOCAB_SIZE)]
+    drafts = hybrid().drafts(strange, (0, VOCAB_SIZE - 1), number=NUMBER)
+    alone = owner_of(head, DynamicTree).drafts(strange, (0, VOCAB_SIZE - 1), number=NUMBER)
+    assert drafts == alone and drafts.parents
+    copied = hybrid().drafts([*strange, *strange[:9]], (0, VOCAB_SIZE + 8), number=NUMBER)
+    assert copied.token_ids[:3] == (9, 10, 11) and copied.parents == ()
 
 
 def test_a_tree_of_one_path_is_a_chain(head: EagleHead) -> None:
