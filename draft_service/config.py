@@ -33,6 +33,10 @@ class DraftSettings(ServiceSettings):
     writes them. The target is started with the same, so that it keeps the hidden states.
     `early-exit`: directory of a trained exit, if there is one; of that the target knows nothing."""
 
+    feature_projection: bool = True
+    """`eagle`, with an EAGLE-3 head: be fed with what its first matrix makes of the hidden states,
+    as a target sends them that is told the same head. False for a target with `feature_layers`."""
+
     exit_layer: Count | None = None
     """`early-exit`: how many layers run. Unset: a quarter of the model's, or what the trained exit
     in `head` is made for."""

@@ -258,6 +258,9 @@ class WorkerInfo:
     feature_layers: tuple[int, ...] = ()
     """The hidden states that a target keeps, or that a draft is fed with."""
     feature_size: int = 0
+    feature_projection: str = ""
+    """Of a target: the digest of the matrix that they go through before they are sent. Of a draft:
+    that of what it must be fed with. Empty: they are sent as they are."""
     num_parameters: int = 0
     """Of its model or head."""
     protocol_major: int = PROTOCOL_MAJOR

@@ -192,6 +192,7 @@ def info_to_wire(info: WorkerInfo) -> tokens_pb2.WorkerInfo:
         instance_id=info.instance_id,
         feature_layers=info.feature_layers,
         feature_size=info.feature_size,
+        feature_projection=info.feature_projection,
         num_parameters=info.num_parameters,
     )
 
@@ -211,6 +212,7 @@ def info_from_wire(message: tokens_pb2.WorkerInfo) -> WorkerInfo:
         pass_costs=tuple(PassCost(c.rows, c.context, c.milliseconds) for c in message.pass_costs),
         feature_layers=tuple(message.feature_layers),
         feature_size=message.feature_size,
+        feature_projection=message.feature_projection,
         num_parameters=message.num_parameters,
         protocol_major=message.protocol_major,
         protocol_minor=message.protocol_minor,

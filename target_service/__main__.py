@@ -31,6 +31,7 @@ async def serve(settings: TargetSettings) -> None:
         settings.max_model_len,
         settings.feature_layers,
         settings.head,
+        settings.allow_pickle,
     ).result()
     limits = VerifierLimits(settings.max_batch_tokens, settings.max_speculative_tokens)
     grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.model.vocab_size)
@@ -60,6 +61,7 @@ def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> 
         pass_costs=loaded.pass_costs,
         feature_layers=loaded.feature_layers,
         feature_size=loaded.model.feature_size if loaded.feature_layers else 0,
+        feature_projection=loaded.feature_projection,
     )
 
 

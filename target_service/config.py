@@ -34,7 +34,12 @@ class TargetSettings(ServiceSettings):
 
     head: str = ""
     """Directory of the head that drafts run: keeps the hidden states that it is fed with,
-    in place of `feature_layers`."""
+    in place of `feature_layers`. Those for an EAGLE-3 head are sent as its first matrix makes
+    them, a third of the numbers."""
+
+    allow_pickle: bool = False
+    """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
+    tensors, but is large: for heads from sources that you trust."""
 
     max_batch_tokens: Count = 512
     """Rows of one pass; a longer prompt is cut into chunks of this. More rows make prefill a little

@@ -34,13 +34,18 @@ class Pair:
         self.model, self.head, self.drafter = str(model), str(head or ""), drafter
 
     def target(
-        self, changed: Callable[[TransformerModel], None] = lambda model: None
+        self, changed: Callable[[TransformerModel], None] = lambda model: None, **settings: Any
     ) -> WorkerServer:
         head = "" if self.drafter == "early-exit" else self.head
-        settings = TargetSettings(model=self.model, head=head, kv_cache_tokens=8192)
+        told = {"model": self.model, "head": head, "kv_cache_tokens": 8192} | settings
+        return self._target(TargetSettings(**told), changed)
+
+    def _target(
+        self, settings: TargetSettings, changed: Callable[[TransformerModel], None]
+    ) -> WorkerServer:
 
         def build() -> Any:
-            loaded = build_worker_model(settings, None, (), settings.head)
+            loaded = build_worker_model(settings, None, settings.feature_layers, settings.head)
             assert isinstance(loaded.model, TransformerModel)
             changed(loaded.model)
             limits = VerifierLimits(feature_window=FEATURE_WINDOW)
@@ -56,10 +61,11 @@ class Pair:
 
         return WorkerServer(build)
 
-    def draft(self, draft_tree: str = "none") -> WorkerServer:
-        settings = DraftSettings(
-            drafter=self.drafter, model=self.model, head=self.head, draft_tree=draft_tree
-        )
+    def draft(self, **settings: Any) -> WorkerServer:
+        told = {"drafter": self.drafter, "model": self.model, "head": self.head} | settings
+        return self._draft(DraftSettings(**told))
+
+    def _draft(self, settings: DraftSettings) -> WorkerServer:
 
         def build() -> Any:
             drafter, info = make_drafter(settings)

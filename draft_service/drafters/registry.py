@@ -135,5 +135,6 @@ def _fed_info(info: WorkerInfo, loaded: "WorkerHead[Any]") -> WorkerInfo:
         vocab_size=loaded.head.vocab_size,
         feature_layers=loaded.feature_layers,
         feature_size=loaded.head.feature_size,
+        feature_projection=loaded.feature_projection,
         num_parameters=loaded.head.num_parameters,
     )

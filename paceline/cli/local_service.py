@@ -176,6 +176,7 @@ class LocalService:
         if module == "target_service":
             replicas = settings.target_replicas
             values |= {"model": settings.model, "max_model_len": settings.max_model_len}
+            values["allow_pickle"] = settings.allow_pickle
         else:
             replicas = settings.draft_replicas
             values |= {"drafter": settings.method, "allow_pickle": settings.allow_pickle}

@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.engine import token_residual
 from paceline.engine.draft_vocabulary import read_distances
 from paceline.engine.eagle_config import HeadConfig
+from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT, HeadTensors, Target
 from paceline.errors import InvalidConfig
 
@@ -56,25 +57,39 @@ def read_head_weights(
         InvalidConfig: a tensor is missing, unexpected, of another shape or type, or holds ids that
             make no sense.
     """
-    files = HeadTensors(head, target, allow_pickle)
+    files = HeadTensors(head, allow_pickle)
     shapes, layer_shapes = _shapes(config, files.names), _layer_shapes(config)
     _check_names(config, files, set(shapes), set(layer_shapes))
     tensors = {name: files.read(name, shape) for name, shape in shapes.items()}
     for name, shape in layer_shapes.items():
         tensors[name] = files.read(config.layer_prefix + name, shape)
     whole_shape = (config.vocab_size, config.hidden_size)
-    tensors[EMBEDDING] = files.read_or_borrow(EMBEDDING, whole_shape)
+    tensors[EMBEDDING] = files.read_or_borrow(EMBEDDING, whole_shape, target)
     target_ids = read_distances(files, config.draft_vocab_size, config.vocab_size)
     if config.has_token_residual:
         tensors[token_residual.TABLE] = token_residual.read_token_residual(
             files, tensors[EMBEDDING]
         )
     if config.has_token_residual and OUTPUT not in files.names:
-        tensors[OUTPUT] = files.borrow(OUTPUT, whole_shape)[target_ids]
+        tensors[OUTPUT] = files.borrow(OUTPUT, whole_shape, target)[target_ids]
     else:
         output_shape = (config.draft_vocab_size, config.hidden_size)
-        tensors[OUTPUT] = files.read_or_borrow(OUTPUT, output_shape)
+        tensors[OUTPUT] = files.read_or_borrow(OUTPUT, output_shape, target)
     return HeadWeights(tensors, target_ids)
+
+
+def read_projection(
+    head: str, config: HeadConfig, target_hidden_size: int, allow_pickle: bool = False
+) -> FeatureProjection | None:
+    """What a target may put the features through for the head in the directory `head`.
+
+    None for heads of EAGLE-1 and EAGLE-2, whose `fc` takes the token too. Raises `InvalidConfig`.
+    """
+    if not config.is_eagle3:
+        return None
+    num_layers = config.feature_size // config.target_hidden_size
+    shape = (config.hidden_size, num_layers * target_hidden_size)
+    return FeatureProjection.of(HeadTensors(head, allow_pickle).read("fc.weight", shape))
 
 
 def _shapes(config: HeadConfig, names: set[str]) -> dict[str, tuple[int, ...]]:

@@ -65,9 +65,16 @@ class EagleHead:
         weights: HeadWeights,
         vocab_size: int,
         dtype: torch.dtype = torch.float32,
+        is_projected: bool = False,
     ) -> None:
-        """`vocab_size`: tokens of the target, without rows that pad its matrices."""
+        """`vocab_size`: tokens of the target, without rows that pad its matrices.
+
+        `is_projected`: features have gone through the `fc` of this EAGLE-3 head already.
+        """
         self._config = config
+        self._has_own_fc = config.is_eagle3 and not is_projected
+        self.feature_size = config.hidden_size if is_projected else config.feature_size
+        """Numbers per token that it is fed with."""
         self._dtype = dtype
         self._embedding = weights.tensors[EMBEDDING]  # as it was saved: few rows of it are used
         self._token_residual = weights.tensors.get(TABLE, torch.empty(0))
@@ -87,16 +94,11 @@ class EagleHead:
         return tables + sum(tensor.numel() for tensor in self._weights.values())
 
     @property
-    def feature_size(self) -> int:
-        """Numbers per token that it is fed with."""
-        return self._config.feature_size
-
-    @property
     def bytes_per_token(self) -> int:
         """Room of a token's keys and values, and of its features."""
         config = self._config
         key_value = 2 * config.num_kv_heads * config.head_dim * self._dtype.itemsize
-        return key_value + config.feature_size * np.dtype(np.float16).itemsize
+        return key_value + self.feature_size * np.dtype(np.float16).itemsize
 
     def knows(self, token_ids: Sequence[int]) -> bool:
         """Whether all of these tokens can be embedded."""
@@ -132,7 +134,7 @@ class EagleHead:
         if rows.features is None:
             return rows.kv.outputs_behind(rows.draft_ways())
         features = torch.from_numpy(rows.features.astype(np.float32)).to(self._dtype)
-        return self._linear(features, "fc") if self._config.is_eagle3 else features
+        return self._linear(features, "fc") if self._has_own_fc else features
 
     def _combined(
         self, states: Tensor, embedded: Tensor, token_ids: Tensor

@@ -77,7 +77,7 @@ def put_exit(
     `module` has one layer more than run before the exit. Returns the target's token of each draft
     token, int64 `[draft_vocab_size]`. Raises `InvalidConfig`.
     """
-    files = HeadTensors(head, target, allow_pickle)
+    files = HeadTensors(head, allow_pickle)
     body: Any = module.model
     layer = {_LAYER_PREFIX + name: p for name, p in body.layers[-1].named_parameters()}
     is_reduced = config.draft_vocab_size < target.vocab_size

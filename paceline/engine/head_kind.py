@@ -1,13 +1,11 @@
 """Which method a head's directory is for, by its config.
 
-Imports no torch and knows no tensors: a target asks it which hidden states to keep.
+Imports no torch and knows no tensors.
 """
 
 from typing import Literal
 
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.head_config_file import read_config_file
-from paceline.engine.medusa_config import read_medusa_config
 from paceline.errors import InvalidConfig
 
 HeadKind = Literal["eagle", "medusa", "early-exit"]
@@ -35,21 +33,3 @@ def check_head_kind(head: str, drafter: HeadKind) -> None:
             f"head {head!r}: its config.json is that of a head for the drafter {kind}; expected "
             f"one for {drafter}"
         )
-
-
-def feature_layers_of_head(head: str, num_layers: int) -> tuple[int, ...]:
-    """The layers whose hidden states a target of `num_layers` layers keeps for the head.
-
-    Raises:
-        InvalidConfig: there is no head, it is fed with nothing, or its config cannot be followed.
-    """
-    match head_kind(head):
-        case "medusa":
-            return read_medusa_config(head).feature_layers(num_layers)
-        case "eagle":
-            return read_head_config(head).feature_layers(num_layers)
-        case "early-exit":
-            raise InvalidConfig(
-                f"head {head!r}: is a trained exit, which is fed with nothing; expected no head on "
-                "a target whose drafts run one"
-            )

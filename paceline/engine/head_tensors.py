@@ -64,12 +64,11 @@ class _Tensors(Protocol):
 
 
 class HeadTensors:
-    """The tensors in the directory `head`, and those of its target."""
+    """The tensors in the directory `head`."""
 
-    def __init__(self, head: str, target: Target, allow_pickle: bool = False) -> None:
+    def __init__(self, head: str, allow_pickle: bool = False) -> None:
         """Raises `InvalidConfig` when there are none, or only pickles and these are not allowed."""
         self._head = head
-        self._target = target
         self._tensors = _open(head, Path(head).expanduser(), allow_pickle)
         self.names = self._tensors.names
 
@@ -108,13 +107,12 @@ class HeadTensors:
         """Entries of a tensor whose length only the checkpoint says."""
         return len(self._tensors.read(name).view(-1))
 
-    def read_or_borrow(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def read_or_borrow(self, name: str, shape: tuple[int, ...], target: Target) -> Tensor:
         """`EMBEDDING` or `OUTPUT`: the head's, or the target's in its place."""
-        return self.read(name, shape) if name in self.names else self.borrow(name, shape)
+        return self.read(name, shape) if name in self.names else self.borrow(name, shape, target)
 
-    def borrow(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def borrow(self, name: str, shape: tuple[int, ...], target: Target) -> Tensor:
         """The target's `EMBEDDING` or `OUTPUT`."""
-        target = self._target
         own = TensorFiles(f"model {target.name!r}", target.directory)
         is_embedding = name == EMBEDDING or target.has_tied_embeddings
         source = _TARGET_EMBEDDING if is_embedding else OUTPUT

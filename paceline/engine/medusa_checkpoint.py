@@ -70,7 +70,7 @@ def read_medusa_weights(
     """
     for key, size in (("hidden_size", config.hidden_size), ("vocab_size", config.vocab_size)):
         target.check_fits(head, [(key, size, key)] if size is not None else [])
-    files = HeadTensors(head, target, allow_pickle)
+    files = HeadTensors(head, allow_pickle)
     layout = _layout(files, config)
     num_heads = max(config.num_heads, layout.num_heads(files.names))
     blocks = [
@@ -84,7 +84,7 @@ def read_medusa_weights(
     return MedusaWeights(
         blocks=[[_block(files, config, name, hidden) for name in of_head] for of_head in blocks],
         outputs=[files.read(name, (draft_vocab_size, hidden)) for name in outputs]
-        or [files.borrow(OUTPUT, (target.vocab_size, hidden))[target_ids]],
+        or [files.borrow(OUTPUT, (target.vocab_size, hidden), target)[target_ids]],
         target_ids=target_ids,
     )
 

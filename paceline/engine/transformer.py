@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from paceline.engine.attention import AttentionPass, SequenceRows, TiledAttention, TreeRows
 from paceline.engine.attention_shape import AttentionShape
+from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.features import check_feature_layers
 from paceline.engine.fused_decoder import FusedDecoder, can_fuse
 from paceline.engine.hf_decoder import HFDecoder, check_attention
@@ -39,7 +40,8 @@ class TransformerModel:
     """Owns `model` from here on: its weights are repacked in place.
 
     `max_model_len` is at most what the model was made for; `kv_cache_tokens` is the room for the KV
-    of all sequences, rounded up to cells of 512 tokens. Raises `InvalidConfig`, naming the feature,
+    of all sequences, rounded up to cells of 512 tokens. The hidden states of `feature_layers` are
+    kept, and go through `projection` on their way out. Raises `InvalidConfig`, naming the feature,
     for a model that cannot be run exactly.
     """
 
@@ -51,6 +53,7 @@ class TransformerModel:
         kv_cache_tokens: int,
         use_packed_linears: bool = True,
         feature_layers: Sequence[int] = (),
+        projection: FeatureProjection | None = None,
     ) -> None:
         check_supported(model)
         config = model.config
@@ -75,8 +78,9 @@ class TransformerModel:
             if can_fuse(model)
             else HFDecoder(model, linears, max_model_len, feature_layers)
         )
-        self._feature_size: int = len(feature_layers) * config.hidden_size
-        self._storage = TorchStorage(shape, model.dtype, self._feature_size)
+        self._kept_size: int = len(feature_layers) * config.hidden_size
+        self._projection = projection
+        self._storage = TorchStorage(shape, model.dtype, self._kept_size)
         self._kv_cache = KVCache(self._storage, -(-kv_cache_tokens // CELL_SIZE))
         self.numerics = self._digest()
 
@@ -98,11 +102,14 @@ class TransformerModel:
     @property
     def feature_size(self) -> int:
         """Numbers in the features of a token; 0 when none are kept."""
-        return self._feature_size
+        return self._kept_size if self._projection is None else self._projection.size
 
     def features(self, kv: KVSequence[SequenceStorage], start: int, end: int) -> Features:
         """The features `[end - start, feature_size]` of computed tokens."""
-        rows: Features = kv.storage.features[start:end].numpy()
+        kept = kv.storage.features[start:end]
+        if self._projection is not None:
+            return self._projection.project(kept)
+        rows: Features = kept.numpy()
         return rows
 
     @torch.inference_mode()
@@ -144,7 +151,7 @@ class TransformerModel:
             torch.tensor(_filled(wanted_rows), dtype=torch.long),
             AttentionPass(self._attention, sequences, trees),
         )
-        if self._feature_size:
+        if self._kept_size:
             _keep_features(batch, features)
         for part in batch:
             part.kv.num_tokens += part.num_stem

@@ -13,6 +13,7 @@ from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.eagle_checkpoint import check_fits, read_head_weights
 from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead
+from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.head_kind import check_head_kind
 from paceline.engine.head_tensors import Target
 from paceline.engine.loading import DTYPES, load_tokenizer, read_config
@@ -38,6 +39,8 @@ class HeadSettings(ModelSettings, Protocol):
     def head(self) -> str: ...
     @property
     def allow_pickle(self) -> bool: ...
+    @property
+    def feature_projection(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class WorkerHead(Generic[HeadT]):
     head: HeadT
     name: str
     feature_layers: tuple[int, ...]
+    feature_projection: str
+    """Digest of what the features must have gone through; empty for nothing."""
     tokenizer_files: Sequence[TokenizerFile]
     kv_cache_tokens: int = 0
     """Tokens that there is room for, all sequences together; 0 for a head that keeps none."""
@@ -68,12 +73,15 @@ def build_worker_head(settings: HeadSettings, dtype: str) -> WorkerHead[EagleHea
     check_fits(settings.head, config, target)
     weights = read_head_weights(settings.head, config, target, settings.allow_pickle)
     tokenizer_files, vocab_size = _tokens(target)
-    head = EagleHead(config, weights, vocab_size, DTYPES[dtype])
+    is_projected = settings.feature_projection and config.is_eagle3
+    head = EagleHead(config, weights, vocab_size, DTYPES[dtype], is_projected)
+    projection = FeatureProjection.of(weights.tensors["fc.weight"]).digest
     affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // head.bytes_per_token
     return WorkerHead(
         head=head,
         name=_name(settings),
         feature_layers=config.feature_layers(target.num_layers),
+        feature_projection=projection if is_projected else "",
         tokenizer_files=tokenizer_files,
         kv_cache_tokens=settings.kv_cache_tokens or affordable,
     )
@@ -89,6 +97,7 @@ def build_medusa_head(settings: HeadSettings, dtype: str) -> WorkerHead[MedusaHe
         head=MedusaHead(weights, vocab_size, DTYPES[dtype]),
         name=_name(settings),
         feature_layers=config.feature_layers(target.num_layers),
+        feature_projection="",
         tokenizer_files=tokenizer_files,
     )
 

@@ -18,6 +18,7 @@ from paceline.errors import InvalidConfig
 from paceline.rounds import PassCost
 
 if TYPE_CHECKING:
+    from paceline.engine.feature_projection import FeatureProjection
     from paceline.engine.loading import LoadedModel
 
 KV_SHARE_OF_MEMORY = 0.25
@@ -54,6 +55,8 @@ class WorkerModel:
     pass_costs: tuple[PassCost, ...]
     feature_layers: tuple[int, ...] = ()
     """Layers whose hidden states are kept."""
+    feature_projection: str = ""
+    """Digest of what they go through on their way out."""
     num_parameters: int = 0
     """Tied ones counted once; 0 for the table model, which has none."""
 
@@ -68,14 +71,15 @@ def build_worker_model(
     max_model_len: int | None = None,
     feature_layers: Sequence[int] = (),
     head: str = "",
+    allow_pickle: bool = False,
 ) -> WorkerModel:
     """Load the model that the settings name; raises `InvalidConfig`.
 
     Keeps the hidden states of `feature_layers`, or of those that the head in the directory `head`
-    is fed with.
+    is fed with, which may then be a pickle.
     """
     if not settings.model.startswith("table:"):
-        return _transformer_model(settings, max_model_len, feature_layers, head)
+        return _transformer_model(settings, max_model_len, feature_layers, head, allow_pickle)
     if head:
         raise InvalidConfig(
             f"head is {head!r}, but the model {settings.model!r} has no hidden states to feed it "
@@ -125,11 +129,15 @@ def _table_model(
 
 
 def _transformer_model(
-    settings: ModelSettings, max_model_len: int | None, feature_layers: Sequence[int], head: str
+    settings: ModelSettings,
+    max_model_len: int | None,
+    feature_layers: Sequence[int],
+    head: str,
+    allow_pickle: bool,
 ) -> WorkerModel:
     dtype = prepare_torch(settings)
     from paceline.engine.default_model import DEFAULT_MODEL
-    from paceline.engine.head_kind import feature_layers_of_head
+    from paceline.engine.head_features import features_of_head
     from paceline.engine.loading import load_model
 
     loaded = load_model(
@@ -139,13 +147,18 @@ def _transformer_model(
         max_model_len=max_model_len,
         cache_dir=cache_directory(settings),
     )
-    if head:
-        feature_layers = feature_layers_of_head(head, loaded.module.config.num_hidden_layers)
-    return made_ready(settings, loaded, feature_layers)
+    if not head:
+        return made_ready(settings, loaded, feature_layers)
+    config = loaded.module.config
+    fed = features_of_head(head, config.num_hidden_layers, config.hidden_size, allow_pickle)
+    return made_ready(settings, loaded, fed.layers, fed.projection)
 
 
 def made_ready(
-    settings: ModelSettings, loaded: "LoadedModel", feature_layers: Sequence[int] = ()
+    settings: ModelSettings,
+    loaded: "LoadedModel",
+    feature_layers: Sequence[int] = (),
+    projection: "FeatureProjection | None" = None,
 ) -> WorkerModel:
     """Make a loaded model run, with the room that the settings name; `InvalidConfig`."""
     from paceline.engine.costs import measure_pass_costs
@@ -165,6 +178,7 @@ def made_ready(
         loaded.max_model_len,
         kv_cache_tokens,
         feature_layers=feature_layers,
+        projection=projection,
     )
     return WorkerModel(
         model,
@@ -173,6 +187,7 @@ def made_ready(
         loaded.tokenizer_files,
         measure_pass_costs(model),
         tuple(feature_layers),
+        "" if projection is None else projection.digest,
         num_parameters,
     )
 

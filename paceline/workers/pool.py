@@ -77,6 +77,17 @@ class WorkerPool:
                 f"{_listed(info.feature_layers)}; the target keeps those of "
                 f"{_listed(self.model.feature_layers) or 'none'} (--feature-layers)"
             )
+        if info.feature_layers and info.feature_projection != self.model.feature_projection:
+            raise UnfitWorker(
+                f"its drafter {info.drafter!r} is fed with features {_through(info)}; the target "
+                f"sends them {_through(self.model)} (both are told the same --head, or the target "
+                "--feature-layers and the draft --feature-projection false)"
+            )
+
+
+def _through(info: WorkerInfo) -> str:
+    digest = info.feature_projection
+    return f"through the matrix {digest[:12]} of a head" if digest else "as they are"
 
 
 def _listed(layers: Sequence[int]) -> str:

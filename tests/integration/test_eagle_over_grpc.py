@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aligned_head import aligned_eagle1_head, aligned_head, next_token, save_target
+from aligned_head import HIDDEN, aligned_eagle1_head, aligned_head, next_token, save_target
 from eagle_heads import random_eagle1_head, random_head
 from served_pair import NUMBER, Pair
 from table_requests import request
@@ -94,7 +94,9 @@ async def test_sampled_drafts_of_the_head_are_accepted_too(aligned_pair: Pair, r
 async def test_trees_of_a_random_head_change_nothing_in_the_text(
     random_pair: Pair, draft_tree: str
 ) -> None:
-    async with cluster([random_pair.target()], [random_pair.draft(draft_tree)]) as running:
+    async with cluster(
+        [random_pair.target()], [random_pair.draft(draft_tree=draft_tree)]
+    ) as running:
         await running.until_ready()
         for temperature in (0.0, 1.0):
             drafted, _ = await random_pair.both(running, temperature=temperature)
@@ -106,13 +108,53 @@ async def test_trees_of_a_random_head_change_nothing_in_the_text(
 async def test_the_features_of_the_path_that_was_taken_arrive_aligned(
     aligned_pair: Pair, draft_tree: str
 ) -> None:
-    async with cluster([aligned_pair.target()], [aligned_pair.draft(draft_tree)]) as running:
+    async with cluster(
+        [aligned_pair.target()], [aligned_pair.draft(draft_tree=draft_tree)]
+    ) as running:
         await running.until_ready()
         for temperature in (0.0, 1.0):
             drafted, _ = await aligned_pair.both(running, temperature=temperature)
             stats = drafted.generation.stats
             assert stats.num_spec_steps > 10
             assert stats.acceptance_histogram[0] == 0, "its first choice is always right"
+
+
+async def test_features_are_sent_as_they_are_to_a_draft_that_is_told_so(tmp_path: Path) -> None:
+    head = aligned_head().write(tmp_path / "head")
+    pair = Pair(save_target(tmp_path / "target"), head)
+    targets = [pair.target(), pair.target(feature_layers=(2, 1, 0), head="")]
+    for target, is_projected, size in zip(
+        targets, (True, False), (HIDDEN, 3 * HIDDEN), strict=True
+    ):
+        async with cluster([target], [pair.draft(feature_projection=is_projected)]) as running:
+            await running.until_ready()
+            assert running.pool.model is not None
+            assert running.pool.model.feature_size == size
+            drafted, _ = await pair.both(running)
+            stats = drafted.generation.stats
+            assert stats.num_accepted_draft_tokens == stats.num_draft_tokens > 40
+
+
+async def test_a_target_that_sends_features_in_another_form_is_told_by_name(tmp_path: Path) -> None:
+    head = aligned_head().write(tmp_path / "head")
+    other = aligned_head()
+    other.tensors["fc.weight"] *= 2
+    target = save_target(tmp_path / "target")
+    pair, others = Pair(target, head), Pair(target, other.write(tmp_path / "other"))
+    drafts = [
+        pair.draft(feature_projection=False),
+        others.draft(),
+        draft_server("suffix"),
+    ]
+    async with cluster([pair.target()], drafts) as running:
+        await running.until_ready(2)
+        reason = await running.until_refused(0)
+        assert (
+            "is fed with features as they are; the target sends them through the matrix" in reason
+        )
+        reason = await running.until_refused(1)
+        assert "is fed with features through the matrix" in reason
+        assert "both are told the same --head" in reason
 
 
 async def test_a_target_that_keeps_other_layers_is_told_by_name(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def fed(
     folder = tmp_path_factory.mktemp("head")
     files = aligned_head() if request.param == "eagle" else aligned_medusa("authors")
     path, model = str(files.write(folder)), str(target_folder)
-    settings = DraftSettings(drafter=request.param, model=model, head=path)
+    settings = DraftSettings(
+        drafter=request.param, model=model, head=path, feature_projection=False
+    )
     if request.param == "eagle":
         head = build_worker_head(settings, "float32").head
         return Fed(lambda: EagleDrafter(head), (2, 1, 0), head.feature_size, 23)

@@ -42,7 +42,9 @@ async def test_random_heads_change_nothing_in_the_text(tmp_path: Path, temperatu
 async def test_in_trees_too_heads_that_know_the_target_are_always_right(
     aligned_pair: Pair, draft_tree: str
 ) -> None:
-    async with cluster([aligned_pair.target()], [aligned_pair.draft(draft_tree)]) as running:
+    async with cluster(
+        [aligned_pair.target()], [aligned_pair.draft(draft_tree=draft_tree)]
+    ) as running:
         await running.until_ready()
         for temperature in (0.0, 1.0):
             drafted, _ = await aligned_pair.both(running, temperature=temperature)

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import NUM_LAYERS, save_checkpoint, tiny_config
 from torch import Tensor
 
-from paceline.engine.head_kind import check_head_kind, feature_layers_of_head
+from paceline.engine.head_features import features_of_head
+from paceline.engine.head_kind import check_head_kind
 from paceline.engine.head_tensors import Target
 from paceline.engine.medusa_checkpoint import MedusaWeights, read_medusa_weights
 from paceline.engine.medusa_config import read_medusa_config
@@ -69,7 +70,7 @@ def test_both_layouts_give_the_same_heads(tmp_path: Path, layout: str, target: T
             assert torch.equal(block.bias, files.tensors[f"{number}.{place}.linear.bias"])
         assert torch.equal(weights.outputs[number], files.tensors[f"{number}.2.weight"])
     assert torch.equal(weights.target_ids, torch.arange(VOCAB_SIZE))
-    assert feature_layers_of_head(str(tmp_path), 32) == (32,)
+    assert features_of_head(str(tmp_path), 32, HIDDEN).layers == (32,)
     check_head_kind(str(tmp_path), "medusa")
 
 

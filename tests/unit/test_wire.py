@@ -143,6 +143,7 @@ INFOS = st.builds(
     pass_costs=st.lists(st.builds(PassCost, U32, U32, NUMBERS), max_size=3).map(tuple),
     feature_layers=TOKEN_IDS,
     feature_size=U32,
+    feature_projection=TEXTS,
     num_parameters=st.integers(0, 2**64 - 1),
     protocol_major=U32,
     protocol_minor=U32,
