@@ -30,9 +30,8 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted; the same command goes on from the last checkpoint.\n")
         return INTERRUPTED
-    sys.stderr.write(
-        f"The drafter is in {directory}: paceline serve --drafter eagle --head {directory}\n"
-    )
+    use = f"paceline serve --drafter {settings.drafter} --head {directory}"
+    sys.stderr.write(f"The drafter is in {directory}: {use}\n")
     return 0
 
 

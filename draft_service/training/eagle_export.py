@@ -6,24 +6,19 @@ runs it wrongly; small enough to be shipped, since the output matrix is the targ
 has eight bits a number.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from draft_service.training.saved_head import WriteMore, half, save_head
 from draft_service.training.token_residual import FEATURE_SCALE, TABLE_PROJECTION
-from paceline.engine.cache_directory import made_once
 from paceline.engine.eagle_config import HeadConfig
-from paceline.engine.head_config_file import CONFIG_FILE
-from paceline.engine.safetensors_directory import WEIGHTS_FILE
 from paceline.engine.token_residual import ROWS, SCALES, TOKEN_IDS
 
-WriteMore = Callable[[Path], None]
 LAYER_PREFIX = "layers.0."
 DRAFTS_PER_ROUND = 3
 """What the checkpoint asks of engines that have no other way to know."""
@@ -56,9 +51,9 @@ def save_published(
     the rows of the draft vocabulary, which are the target's tokens `target_ids`. `write_more` adds
     what else belongs there.
     """
-    tensors = _named(weights, LAYER_PREFIX) | {"lm_head.weight": _half(output_matrix)}
+    tensors = _named(weights, LAYER_PREFIX) | {"lm_head.weight": half(output_matrix)}
     tensors |= _maps(config, target_ids)
-    return _save(directory, _speculators(config, verifier), tensors, write_more)
+    return save_head(directory, _speculators(config, verifier), tensors, write_more)
 
 
 def save_with_token_residual(
@@ -83,30 +78,15 @@ def save_with_token_residual(
         SCALES: scales[:, 0].float().cpu(),
         TOKEN_IDS: table_ids.cpu(),
     }
-    return _save(directory, _own(config), tensors | _maps(config, target_ids), write_more)
-
-
-def _save(
-    directory: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], write_more: WriteMore
-) -> Path:
-    def write(unfinished: Path) -> None:
-        (unfinished / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-        save_file(tensors, unfinished / WEIGHTS_FILE)
-        write_more(unfinished)
-
-    return made_once(directory, write)
+    return save_head(directory, _own(config), tensors | _maps(config, target_ids), write_more)
 
 
 def _named(weights: Mapping[str, Tensor], layer_prefix: str) -> dict[str, Tensor]:
     """By the names of a checkpoint."""
     return {
-        name if name.startswith(_OUTSIDE_LAYER) else layer_prefix + name: _half(weight)
+        name if name.startswith(_OUTSIDE_LAYER) else layer_prefix + name: half(weight)
         for name, weight in weights.items()
     }
-
-
-def _half(tensor: Tensor) -> Tensor:
-    return tensor.detach().half().cpu().contiguous()
 
 
 def _maps(config: HeadConfig, target_ids: Tensor) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from draft_service.training.checkpoint import bind_directory
 from draft_service.training.eagle_training import train_eagle
 from draft_service.training.features import FeatureFiles, open_features
 from draft_service.training.material import Material
+from draft_service.training.medusa import train_medusa
 from draft_service.training.openings import Opening, Openings, read_prompts
 from draft_service.training.own_text import move_features, write_own_text
 from draft_service.training.progress import Progress
@@ -75,9 +76,10 @@ class _Stages:
             features = self._open(text, None)
             move_features(self._output, features, self._rate("features", features.num_sequences))
         self._capture(features)
-        return train_eagle(
-            Material.of(settings, self._loaded, text, features, self._layer_ids, self._progress)
+        material = Material.of(
+            settings, self._loaded, text, features, self._layer_ids, self._progress
         )
+        return train_medusa(material) if settings.drafter == "medusa" else train_eagle(material)
 
     def _bind(self, data: str | None) -> None:
         """The output directory belongs to what decides the trained weights."""

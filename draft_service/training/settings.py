@@ -11,8 +11,9 @@ class TrainingSettings(ServiceSettings):
     """Train a drafter for a model from the model's own text. The same command goes on where it was
     interrupted."""
 
-    drafter: Literal["eagle"] = "eagle"
-    """What to train; also the first word behind the command. `eagle`: an EAGLE-3 head."""
+    drafter: Literal["eagle", "medusa"] = "eagle"
+    """What to train; also the first word behind the command. `eagle`: an EAGLE-3 head; `medusa`:
+    several heads that say a token each."""
 
     output: str
     """Directory for everything that is made; the head is in `head` below it."""
@@ -55,8 +56,8 @@ class TrainingSettings(ServiceSettings):
     """At its highest, behind the warm-up; from there it falls along a cosine."""
 
     unrolled_steps: Annotated[int, Field(ge=1, le=8)] = 3
-    """How many tokens ahead it learns to draft from its own output (EAGLE-3's training-time
-    test)."""
+    """How many tokens ahead it learns to draft: an `eagle` head from its own output (EAGLE-3's
+    training-time test); of `medusa` as many heads are made."""
 
     held_out_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
     """Part of the sequences that is not trained on but measured with."""

@@ -23,8 +23,12 @@ from draft_service.training.settings import TrainingSettings
 from draft_service.training.text import TrainingText, read_text
 from paceline.engine.eagle_checkpoint import read_head_weights
 from paceline.engine.eagle_config import read_head_config
+from paceline.engine.head_kind import check_head_kind
 from paceline.engine.head_tensors import Target
 from paceline.engine.loading import load_model
+from paceline.engine.medusa_checkpoint import read_medusa_weights
+from paceline.engine.medusa_config import read_medusa_config
+from paceline.engine.medusa_head import MedusaHead
 from paceline.engine.table_model import VOCAB_SIZE
 from paceline.errors import InvalidConfig
 
@@ -82,6 +86,20 @@ def test_what_is_trained_is_a_head_that_loads(
     assert [entry["step"] for entry in entries(tmp_path)] == list(
         range(1, len(entries(tmp_path)) + 1)
     )
+
+
+def test_medusa_heads_are_trained_and_load(target: Path, text: Path, tmp_path: Path) -> None:
+    head = str(run(settings_for(tmp_path, target, text, drafter="medusa", unrolled_steps=4)))
+    check_head_kind(head, "medusa")
+    weights = read_medusa_weights(
+        head,
+        read_medusa_config(head),
+        Target("tiny", target, 16, VOCAB_SIZE, 6, has_tied_embeddings=False),
+    )
+    assert MedusaHead(weights, VOCAB_SIZE).num_heads == 4
+    measured = entries(tmp_path)[-1]["held_out"]
+    assert len(measured["losses"]) == 4 and list(measured["tokens_per_pass"]) == ["1", "3"]
+    assert entries(tmp_path)[-1]["losses"][0] < entries(tmp_path)[0]["losses"][0]
 
 
 @pytest.mark.timeout(180)

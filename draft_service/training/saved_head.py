@@ -1,0 +1,34 @@
+"""Writes the directory of a trained head, whatever its layout: there whole or not at all."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from paceline.engine.cache_directory import made_once
+from paceline.engine.head_config_file import CONFIG_FILE
+from paceline.engine.safetensors_directory import WEIGHTS_FILE
+
+WriteMore = Callable[[Path], None]
+"""Adds to a directory what belongs beside config and weights."""
+
+
+def save_head(
+    directory: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], write_more: WriteMore
+) -> Path:
+    """`directory` with config, safetensors and what `write_more` adds."""
+
+    def write(unfinished: Path) -> None:
+        (unfinished / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+        save_file(tensors, unfinished / WEIGHTS_FILE)
+        write_more(unfinished)
+
+    return made_once(directory, write)
+
+
+def half(tensor: Tensor) -> Tensor:
+    """As it is saved: in half precision, on the CPU."""
+    return tensor.detach().half().cpu().contiguous()
