@@ -1,11 +1,15 @@
 """What a training of a tiny drafter is given: a tiny target, text as the target might write it."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from tiny_models import save_checkpoint, tiny_config
 from transformers import AutoModelForCausalLM
+
+from draft_service.training.settings import TrainingSettings
 
 NUM_LAYERS = 6
 SHARED = (1, 9, 9, 5)
@@ -59,3 +63,25 @@ def _answered(
         choice = logits.argmax() if is_greedy else torch.softmax(logits, -1).multinomial(1)
         ids.append(int(choice))
     return ids
+
+
+def settings_for(output: Path, target: Path, text: Path, **values: Any) -> TrainingSettings:
+    """Of a training that takes a second or two."""
+    return TrainingSettings(
+        **{
+            "output": str(output),
+            "model": str(target),
+            "data": str(text),
+            "draft_vocab_size": 30,
+            "tokens_per_step": 40,
+            "evaluate_every": 3,
+            "held_out_share": 0.2,
+            "num_threads": 1,
+            **values,
+        }
+    )
+
+
+def entries(output: Path) -> list[dict[str, Any]]:
+    """What it recorded, step by step."""
+    return [json.loads(line) for line in (output / "progress.jsonl").read_text().splitlines()]

@@ -35,11 +35,22 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Feed:
+    """What of the features a drafter is fed with."""
+
+    columns: slice
+    lag: int = 0
+    """How many tokens behind that of a row its features are: 0 or 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Rows of several spans."""
 
     features: Tensor
     """Float32 `[num_rows, …]`, what the drafter is fed with."""
+    before: Tensor
+    """Float32 `[num_spans, lag, …]`, the same of the tokens in front of each span's first row."""
     token_ids: Tensor
     """Int64 `[num_rows]`, the token behind that of each row."""
     teacher_states: Tensor
@@ -53,9 +64,15 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same on a device."""
-        tensors = (self.features, self.token_ids, self.teacher_states, self.positions, self.offsets)
-        features, token_ids, states, positions, offsets = (t.to(device) for t in tensors)
-        return Batch(features, token_ids, states, positions, offsets, self.bounds)
+        return Batch(
+            self.features.to(device),
+            self.before.to(device),
+            self.token_ids.to(device),
+            self.teacher_states.to(device),
+            self.positions.to(device),
+            self.offsets.to(device),
+            self.bounds,
+        )
 
     def num_ahead(self) -> Tensor:
         """Int64 `[num_rows]`, how many rows of its span are behind each."""
@@ -88,16 +105,20 @@ def packed(spans: Sequence[Span], tokens_per_step: int) -> list[list[Span]]:
     return steps
 
 
-def read_batch(features: FeatureFiles, spans: Sequence[Span], columns: slice) -> Batch:
-    """The rows of these spans, read from disk; `columns` of the features are fed."""
+def read_batch(features: FeatureFiles, spans: Sequence[Span], feed: Feed) -> Batch:
+    """The rows of these spans, read from disk."""
     hidden_size = features.hidden_size
     lengths = [span.num_rows for span in spans]
     ends = np.cumsum(lengths)
-    rows = [features.states[span.start : span.end - 2, columns] for span in spans]
+    fed = [
+        features.states[span.start : span.end - 2 + feed.lag, feed.columns].astype(np.float32)
+        for span in spans
+    ]
     lasts = [features.states[span.start + 1 : span.end - 1, -hidden_size:] for span in spans]
     ids = [features.ids[span.start + 1 : span.end - 1] for span in spans]
     return Batch(
-        features=torch.from_numpy(np.concatenate(rows).astype(np.float32)),
+        features=torch.from_numpy(np.concatenate([rows[feed.lag :] for rows in fed])),
+        before=torch.from_numpy(np.stack([rows[: feed.lag] for rows in fed])),
         token_ids=torch.from_numpy(np.concatenate(ids).astype(np.int64)),
         teacher_states=torch.from_numpy(np.concatenate(lasts).astype(np.float32)),
         positions=torch.cat([torch.arange(length) for length in lengths]),

@@ -47,7 +47,7 @@ def distil(
         material.output,
         weights,
         features,
-        trainee.columns,
+        trainee.feed,
         Plan(steps, settings.learning_rate, settings.evaluate_every),
         lambda batch: unrolled_loss(trainee, batch, draft_matrix, num_steps, material.num_shared),
         evaluation.measure,

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from draft_service.training.batches import Batch
+from draft_service.training.batches import Batch, Feed
 from draft_service.training.distillation import distil
 from draft_service.training.eagle import EagleTrainee, initial_weights
 from draft_service.training.eagle_export import (
@@ -43,7 +43,7 @@ class _UnrolledHead:
     def __init__(self, head: EagleTrainee) -> None:
         self._head = head
         self.weights = head.weights
-        self.columns = slice(0, head.config.feature_size)
+        self.feed = Feed(slice(0, head.config.feature_size))
 
     def predictions(self, batch: Batch, num_steps: int, next_tokens: NextTokens) -> list[Tensor]:
         """As `Trainee` says."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from draft_service.training.batches import Batch, Span, packed, read_batch, spans_of
+from draft_service.training.batches import Batch, Feed, Span, packed, read_batch, spans_of
 from draft_service.training.distillation_loss import distillation_loss, learnt_rows
 from draft_service.training.material import Material
 from draft_service.training.replay import following_tokens, num_accepted, tokens_per_pass
@@ -45,8 +45,8 @@ class Trainee(Protocol):
 
     weights: dict[str, Tensor]
     """What is trained, by name."""
-    columns: slice
-    """Which of the features it is fed with."""
+    feed: Feed
+    """What of the features it is fed with."""
     max_drafts: int | None
     """Tokens that it can draft; None: any number."""
 
@@ -95,7 +95,7 @@ class Evaluation:
         sums, hits, counts = (torch.zeros(num_steps) for _ in range(3))
         accepted: list[list[int]] = []
         for number, spans in enumerate(self._batches):
-            batch = read_batch(self._features, spans, self._trainee.columns)
+            batch = read_batch(self._features, spans, self._trainee.feed)
             batch = batch.to(self._output_matrix.device)
             if number not in self._best:
                 self._best[number] = _best(batch.teacher_states, self._output_matrix)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from draft_service.training.batches import Batch
+from draft_service.training.batches import Batch, Feed
 from draft_service.training.distillation import distil
 from draft_service.training.material import Material
 from draft_service.training.saved_head import half, save_head
@@ -28,7 +28,7 @@ class MedusaTrainee:
 
     def __init__(self, num_heads: int, columns: slice, device: torch.device) -> None:
         """`columns`: where in the features the last state is."""
-        self.columns = columns
+        self.feed = Feed(columns)
         self.max_drafts: int | None = num_heads
         hidden_size = columns.stop - columns.start
         self.weights: dict[str, Tensor] = {}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from draft_service.training.capture import capture_features
 from draft_service.training.checkpoint import bind_directory
 from draft_service.training.eagle_training import train_eagle
+from draft_service.training.early_exit import train_early_exit
 from draft_service.training.features import FeatureFiles, open_features
 from draft_service.training.material import Material
 from draft_service.training.medusa import train_medusa
@@ -24,7 +25,10 @@ from draft_service.training.text import TrainingText, read_text
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.loading import LoadedModel, load_model
 from paceline.engine.model_directory import resolve_model
+from paceline.errors import InvalidConfig
 
+EXIT_SHARE = 4
+"""A quarter of the layers run before an exit, as the drafter `early-exit` has it by itself."""
 _WITHOUT_INFLUENCE = frozenset(
     {"log_level", "cache_dir", "num_threads", "device", "features", "output", "evaluate_every"}
 )
@@ -60,7 +64,7 @@ class _Stages:
         config = self._loaded.module.config.get_text_config()
         num_layers = config.num_hidden_layers
         self._vocab_size: int = config.vocab_size
-        self._layer_ids = (2, num_layers // 2, num_layers - 3)
+        self._layer_ids = _layer_ids(settings, num_layers)
         self._hidden_size: int = config.hidden_size
         self._target = model_digest(self._loaded)
 
@@ -79,7 +83,13 @@ class _Stages:
         material = Material.of(
             settings, self._loaded, text, features, self._layer_ids, self._progress
         )
-        return train_medusa(material) if settings.drafter == "medusa" else train_eagle(material)
+        match settings.drafter:
+            case "eagle":
+                return train_eagle(material)
+            case "medusa":
+                return train_medusa(material)
+            case "early-exit":
+                return train_early_exit(material)
 
     def _bind(self, data: str | None) -> None:
         """The output directory belongs to what decides the trained weights."""
@@ -139,6 +149,19 @@ class _Stages:
             self._progress.say(f"{what}: {done:,} of {total:,} {unit}, {minutes:.1f} minutes")
 
         return say
+
+
+def _layer_ids(settings: TrainingSettings, num_layers: int) -> tuple[int, ...]:
+    """The target's layers whose inputs are captured, those of Medusa's for company."""
+    if settings.drafter != "early-exit":
+        return (2, num_layers // 2, num_layers - 3)
+    exit_layer = settings.exit_layer or max(1, num_layers // EXIT_SHARE)
+    if exit_layer >= num_layers:
+        raise InvalidConfig(
+            f"exit_layer is {exit_layer}; expected 1 to {num_layers - 1}, less than the model's "
+            "layers"
+        )
+    return (exit_layer,)
 
 
 def _file_digest(path: Path) -> str:

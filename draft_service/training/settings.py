@@ -11,9 +11,10 @@ class TrainingSettings(ServiceSettings):
     """Train a drafter for a model from the model's own text. The same command goes on where it was
     interrupted."""
 
-    drafter: Literal["eagle", "medusa"] = "eagle"
+    drafter: Literal["eagle", "medusa", "early-exit"] = "eagle"
     """What to train; also the first word behind the command. `eagle`: an EAGLE-3 head; `medusa`:
-    several heads that say a token each."""
+    several heads that say a token each; `early-exit`: a layer that leads from the target's first
+    layers to its output."""
 
     output: str
     """Directory for everything that is made; the head is in `head` below it."""
@@ -41,6 +42,9 @@ class TrainingSettings(ServiceSettings):
     """Of an `eagle` head. `token-residual` adds what the target says behind the last token alone
     and learns several times as fast; only Paceline runs it. `published` is EAGLE-3 as in the
     paper, for other engines too."""
+
+    exit_layer: Count | None = None
+    """Layers of the target that run before a trained exit. Unset: a quarter of them."""
 
     draft_vocab_size: Count = 8192
     """Tokens that the drafter can propose: those that are most frequent in the text. Each costs a

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from draft_service.training.batches import Batch, Span, packed, read_batch, spans_of
+from draft_service.training.batches import Batch, Feed, Span, packed, read_batch, spans_of
 from draft_service.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from draft_service.training.evaluation import Measurement
 from draft_service.training.features import FeatureFiles
@@ -51,7 +51,7 @@ def train(
     directory: Path,
     weights: dict[str, Tensor],
     features: FeatureFiles,
-    columns: slice,
+    feed: Feed,
     plan: Plan,
     loss_of: Callable[[Batch], tuple[Tensor, list[float]]],
     measure: Callable[[], Measurement],
@@ -60,7 +60,7 @@ def train(
     """Change `weights` in place until all steps are done.
 
     Args:
-        columns: which of the features are read.
+        feed: what of the features is read.
         loss_of: the loss of a batch, with gradients, and figures of it for the record.
         measure: the figures on held-out text with the weights as they are.
     """
@@ -72,7 +72,7 @@ def train(
         progress.say(f"Going on behind step {num_done} of {len(plan.steps)}")
     started, num_rows = time.monotonic(), 0
     for number in range(num_done, len(plan.steps)):
-        batch = read_batch(features, plan.steps[number], columns).to(device)
+        batch = read_batch(features, plan.steps[number], feed).to(device)
         loss, entropies = loss_of(batch)
         loss.backward()
         norm = optimizer.step(number)

@@ -1,17 +1,15 @@
 """Training from text to a head that serves: resumed, repeated, refused."""
 
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from training_files import tiny_target, write_text
+from training_files import entries, settings_for, tiny_target, write_text
 
 from draft_service.training.capture import capture_features, hidden_states
 from draft_service.training.checkpoint import CHECKPOINT_FILE, load_checkpoint
@@ -19,7 +17,6 @@ from draft_service.training.features import open_features
 from draft_service.training.openings import Openings
 from draft_service.training.own_text import write_own_text
 from draft_service.training.pipeline import model_digest, run
-from draft_service.training.settings import TrainingSettings
 from draft_service.training.text import TrainingText, read_text
 from paceline.engine.eagle_checkpoint import read_head_weights
 from paceline.engine.eagle_config import read_head_config
@@ -50,26 +47,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def text(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_text(tmp_path_factory.mktemp("text") / "text.npz", target)
-
-
-def settings_for(output: Path, target: Path, text: Path, **values: Any) -> TrainingSettings:
-    return TrainingSettings(
-        **{
-            "output": str(output),
-            "model": str(target),
-            "data": str(text),
-            "draft_vocab_size": 30,
-            "tokens_per_step": 40,
-            "evaluate_every": 3,
-            "held_out_share": 0.2,
-            "num_threads": 1,
-            **values,
-        }
-    )
-
-
-def entries(output: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (output / "progress.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("shape", ["token-residual", "published"])

@@ -34,6 +34,7 @@ def batch_of(lengths: tuple[int, ...], seed: int = 3) -> Batch:
     positions = torch.cat([torch.arange(length) for length in lengths])
     return Batch(
         torch.randn(num_rows, 3 * HIDDEN, generator=generator).half().float(),
+        torch.empty(len(lengths), 0, 3 * HIDDEN),
         torch.randint(VOCAB, (num_rows,), generator=generator),
         torch.randn(num_rows, HIDDEN, generator=generator),
         positions,
