@@ -32,6 +32,7 @@ from coordinator.draft_experience import (
     Trust,
     Worth,
 )
+from coordinator.patience import Patience
 from coordinator.sequence import Sequence
 from paceline.rounds import Drafts
 
@@ -41,9 +42,6 @@ noticed."""
 PAUSE_TOKENS = 4
 """Tokens between two tries of a drafter that says how sure it is: a try costs little, and a match
 that is found later is worth less."""
-MAX_MISSES = 3
-"""Proposals that may fail in a row before the draft is left alone for a while."""
-FIRST_PAUSE_TOKENS = 32
 EXACT_TIMEOUT_S = 1.0
 """Least patience with a draft whose number of tokens the request asked for."""
 SHORTEST_TIMEOUT_S = 0.02
@@ -80,7 +78,7 @@ class ExactSpeculation:
     def __init__(self, shared: SharedExperience, num_speculative_tokens: int) -> None:
         self._shared = shared
         self._num_drafts = num_speculative_tokens
-        self._patience = _Patience()
+        self._patience = Patience()
 
     def plan(self, sequence: Sequence) -> RoundPlan:
         """The next round."""
@@ -110,7 +108,7 @@ class AdaptiveSpeculation:
         self._acceptance = AcceptanceRates()
         self._trust = Trust(TRUST_DECAY, shared.trust)
         self._worth = Worth(WORTH_DECAY, shared.worth.mean)
-        self._patience = _Patience()
+        self._patience = Patience()
         self._num_wanted = 0
         self._confidences: tuple[float, ...] = ()
         """What the drafter said of the drafts that are being verified."""
@@ -125,7 +123,10 @@ class AdaptiveSpeculation:
         self._confidences = ()
         context = len(sequence.log)
         says_confidences = self._says_confidences(sequence)
-        self._num_wanted = self._max_drafts if says_confidences else self._best_number(context)
+        if says_confidences:
+            self._num_wanted = self._most_in_time(context)
+        else:
+            self._num_wanted = self._best_number(context)
         if num_alone := self._patience.pause_tokens():
             return RoundPlan(0, num_alone, 0.0)
         if num_alone := self._tokens_before_probe(sequence):
@@ -254,6 +255,14 @@ class AdaptiveSpeculation:
         trust = self._trust.chance(UNSURE) / UNSURE
         return min(draft_s * self._plain_rate(context) / trust, MAX_MIN_CONFIDENCE)
 
+    def _most_in_time(self, context: int) -> int:
+        """As many as are usually made in half the time that a proposal may take."""
+        per_draft_s = self._shared.costs.propose_s(1)
+        if per_draft_s == 0.0:
+            return self._max_drafts
+        longest_s = max(self._shared.costs.pass_s(1, context), SHORTEST_TIMEOUT_S)
+        return min(max(int(longest_s / 2 / per_draft_s), 1), self._max_drafts)
+
     def _propose_timeout_s(self, context: int) -> float:
         """Twice what it usually takes, and no longer than a plain pass."""
         plain_s = max(self._shared.costs.pass_s(1, context), SHORTEST_TIMEOUT_S)
@@ -267,29 +276,3 @@ def _tokens_without_a_draft(sequence: Sequence) -> int:
     Behind the prompt only for one: the draft is reading the prompt just then.
     """
     return 1 if sequence.num_new_tokens == 0 else PROBE_EVERY
-
-
-class _Patience:
-    """Leaves a draft alone after some misses in a row, each time for twice as long."""
-
-    def __init__(self) -> None:
-        self._num_misses = 0
-        self._pause_tokens = FIRST_PAUSE_TOKENS
-
-    def pause_tokens(self) -> int:
-        """For how many tokens the target should go on alone now; mostly 0."""
-        if self._num_misses < MAX_MISSES:
-            return 0
-        self._num_misses = 0
-        self._pause_tokens *= 2
-        return self._pause_tokens // 2
-
-    def observe(self, committed: Committed) -> None:
-        """Count a miss, or forget the misses."""
-        if committed.propose is None:
-            return
-        if committed.propose.is_missed:
-            self._num_misses += 1
-        else:
-            self._num_misses = 0
-            self._pause_tokens = FIRST_PAUSE_TOKENS

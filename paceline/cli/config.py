@@ -61,10 +61,10 @@ class ServeSettings(Settings):
     """Read a head that is published as a pickle and not as safetensors. The reader is restricted to
     tensors, but is large: for heads from sources that you trust."""
 
-    num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] = 7
-    """Most drafts per round; how many are used follows from how many are accepted. 7 and the
-    target's own token make a pass of 8 rows, beyond which a pass on a CPU gets slower faster than
-    drafts get accepted."""
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] = 15
+    """Most drafts per round; how many are verified follows from how likely they are accepted and
+    from what a wider pass costs. 15 and the target's own token make the widest pass that is
+    measured at start."""
 
     acceptance_rule: Literal["coupled", "rejection", "block"] = "coupled"
     """Which drafts become text, for requests that leave it open. `coupled`: the text of a seed is

@@ -211,3 +211,9 @@ def test_trust_differs_between_sure_and_unsure() -> None:
         trust.record([0.9, 0.3], (-1, 0), (0,))
     assert trust.chance(0.9) > 0.95
     assert trust.chance(0.3) < 0.1
+
+
+def test_no_more_are_asked_for_than_a_slow_drafter_makes_in_time() -> None:
+    simulation = adaptive(propose_s=0.035)
+    assert simulation.run(30)[-1] == 2, "5 ms each, and half a plain pass is 10 ms"
+    assert adaptive(propose_s=0.007).run(30)[-1] == MAX_DRAFTS

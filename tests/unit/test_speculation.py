@@ -9,11 +9,10 @@ from coordinator.acceptance_rates import AcceptanceRates
 from coordinator.decode_loop import Committed, ProposeOutcome, RoundPlan, Speculation
 from coordinator.draft_experience import SharedExperience
 from coordinator.pass_costs import CostModel
+from coordinator.patience import FIRST_PAUSE_TOKENS, MAX_MISSES
 from coordinator.sequence import Sequence
 from coordinator.speculation import (
     EXACT_TIMEOUT_S,
-    FIRST_PAUSE_TOKENS,
-    MAX_MISSES,
     PROBE_EVERY,
     AdaptiveSpeculation,
     ExactSpeculation,
