@@ -73,7 +73,7 @@ def test_logits_are_those_of_the_targets_output_without_a_norm(
     (logits,) = head.forward([HeadRows(HeadKV(0), prompt[1:], features, wants_logits=True)])
     expected = reference_logits(files, torch.from_numpy(features), prompt[1:], 0, output_of(target))
     assert logits is not None
-    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits[0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_rounds_go_on_and_resend_as_with_any_head(tmp_path: Path, target: Target) -> None:
