@@ -10,6 +10,7 @@ Invariant: whoever opens a directory knows that it belongs to this text and this
 """
 
 import json
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -112,9 +113,9 @@ def _create(directory: Path, text: TrainingText, width: int, target: str, seed: 
         order = np.random.default_rng(seed).permutation(text.num_sequences)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        np.lib.format.open_memmap(
-            directory / STATES, "w+", np.dtype(np.float16), (len(text.ids), width)
-        )
+        path = directory / STATES
+        np.lib.format.open_memmap(path, "w+", np.dtype(np.float16), (len(text.ids), width))
+        _reserve(path)
     except OSError as error:
         raise InvalidConfig(
             f"features {str(directory)!r} cannot be written: {error.strerror}"
@@ -122,6 +123,13 @@ def _create(directory: Path, text: TrainingText, width: int, target: str, seed: 
     _write_progress(directory, 0, target)
     for name, array in zip(_SMALL, _arranged(text, order), strict=True):
         write_whole(directory / f"{name}.npy", partial(np.save, arr=array))
+
+
+def _reserve(path: Path) -> None:
+    """Take the room on disk now: running out of it in mapped memory ends a process at once."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _write_progress(directory: Path, num_sequences: int, target: str) -> None:

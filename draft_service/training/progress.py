@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from draft_service.training.atomic_files import write_text_whole
+from paceline.errors import InvalidConfig
 
 PROGRESS_FILE = "progress.jsonl"
 
@@ -34,8 +35,13 @@ class Progress:
 
     def record(self, entry: dict[str, Any]) -> None:
         """Append an entry; it has a `step`."""
-        with self._path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise InvalidConfig(
+                f"{str(self._path)!r} cannot be written: {error.strerror}"
+            ) from None
 
     def entries(self) -> list[dict[str, Any]]:
         """All that is recorded; a line that was cut short is none."""

@@ -1,11 +1,13 @@
 """Text that a training can use is read; what it cannot is refused by name."""
 
+import resource
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from draft_service.training.features import open_features
 from draft_service.training.text import TrainingText, joined, read_text, write_text
 from paceline.errors import InvalidConfig
 
@@ -84,3 +86,14 @@ def test_an_array_of_objects_is_not_unpickled(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", ids=np.array([{}, {}], dtype=object))
     with pytest.raises(InvalidConfig, match="is no whole .npz file"):
         read_text(path, VOCAB)
+
+
+def test_features_without_room_on_disk_are_refused_at_the_start(tmp_path: Path) -> None:
+    read = read_text(save(tmp_path / "a.npz"), VOCAB)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(InvalidConfig, match="features .* cannot be written: File too large"):
+            open_features(tmp_path / "features", read, 1 << 20, 1, "tiny", seed=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
