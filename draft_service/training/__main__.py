@@ -30,7 +30,8 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted; the same command goes on from the last checkpoint.\n")
         return INTERRUPTED
-    use = f"paceline serve --drafter {settings.drafter} --head {directory}"
+    option = "--draft-model" if settings.drafter == "draft-model" else "--head"
+    use = f"paceline serve --drafter {settings.drafter} {option} {directory}"
     sys.stderr.write(f"The drafter is in {directory}: {use}\n")
     return 0
 

@@ -51,6 +51,8 @@ class Batch:
     """Float32 `[num_rows, …]`, what the drafter is fed with."""
     before: Tensor
     """Float32 `[num_spans, lag, …]`, the same of the tokens in front of each span's first row."""
+    first_ids: Tensor
+    """Int64 `[num_spans]`, the token of each span's first row."""
     token_ids: Tensor
     """Int64 `[num_rows]`, the token behind that of each row."""
     teacher_states: Tensor
@@ -67,6 +69,7 @@ class Batch:
         return Batch(
             self.features.to(device),
             self.before.to(device),
+            self.first_ids.to(device),
             self.token_ids.to(device),
             self.teacher_states.to(device),
             self.positions.to(device),
@@ -119,6 +122,7 @@ def read_batch(features: FeatureFiles, spans: Sequence[Span], feed: Feed) -> Bat
     return Batch(
         features=torch.from_numpy(np.concatenate([rows[feed.lag :] for rows in fed])),
         before=torch.from_numpy(np.stack([rows[: feed.lag] for rows in fed])),
+        first_ids=torch.tensor([int(features.ids[span.start]) for span in spans]),
         token_ids=torch.from_numpy(np.concatenate(ids).astype(np.int64)),
         teacher_states=torch.from_numpy(np.concatenate(lasts).astype(np.float32)),
         positions=torch.cat([torch.arange(length) for length in lengths]),

@@ -51,7 +51,9 @@ class Material:
         num_held_out = min(max(1, round(settings.held_out_share * num)), num - 1)
         seen = features.ids[int(features.starts[num_held_out]) :].astype("int64")
         vocab_size = loaded.module.config.get_text_config().vocab_size
-        target_ids = most_frequent(seen, settings.draft_vocab_size, vocab_size)
+        # A draft model proposes any token, as a model does elsewhere.
+        size = vocab_size if settings.drafter == "draft-model" else settings.draft_vocab_size
+        target_ids = most_frequent(seen, size, vocab_size)
         return cls(
             settings,
             loaded,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from draft_service.training.capture import capture_features
 from draft_service.training.checkpoint import bind_directory
+from draft_service.training.draft_model import train_draft_model
 from draft_service.training.eagle_training import train_eagle
 from draft_service.training.early_exit import train_early_exit
 from draft_service.training.features import FeatureFiles, open_features
@@ -90,6 +91,8 @@ class _Stages:
                 return train_medusa(material)
             case "early-exit":
                 return train_early_exit(material)
+            case "draft-model":
+                return train_draft_model(material)
 
     def _bind(self, data: str | None) -> None:
         """The output directory belongs to what decides the trained weights."""

@@ -11,10 +11,10 @@ class TrainingSettings(ServiceSettings):
     """Train a drafter for a model from the model's own text. The same command goes on where it was
     interrupted."""
 
-    drafter: Literal["eagle", "medusa", "early-exit"] = "eagle"
+    drafter: Literal["eagle", "medusa", "early-exit", "draft-model"] = "eagle"
     """What to train; also the first word behind the command. `eagle`: an EAGLE-3 head; `medusa`:
     several heads that say a token each; `early-exit`: a layer that leads from the target's first
-    layers to its output."""
+    layers to its output; `draft-model`: a model with a few of the target's layers."""
 
     output: str
     """Directory for everything that is made; the head is in `head` below it."""
@@ -45,6 +45,9 @@ class TrainingSettings(ServiceSettings):
 
     exit_layer: Count | None = None
     """Layers of the target that run before a trained exit. Unset: a quarter of them."""
+
+    num_layers: Count = 4
+    """Layers of a draft model, the target's first and last ones to begin with."""
 
     draft_vocab_size: Count = 8192
     """Tokens that the drafter can propose: those that are most frequent in the text. Each costs a

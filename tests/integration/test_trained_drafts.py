@@ -36,6 +36,7 @@ def one_thread() -> Iterator[None]:
         ("eagle", {"shape": "published"}, 48),
         ("medusa", {"unrolled_steps": 3}, 16),
         ("early-exit", {"exit_layer": 3}, 0),
+        ("draft-model", {"num_layers": 3}, 0),
     ],
 )
 def test_a_live_loop_takes_as_many_passes_as_the_replay(
@@ -56,14 +57,11 @@ def test_a_live_loop_takes_as_many_passes_as_the_replay(
         **values,
     )
     head = run(settings)
+    trained = {"model": str(target), "head": str(head)}
+    if drafter == "draft-model":
+        trained = {"model": str(head)}
     made, _ = make_drafter(
-        DraftSettings(
-            drafter=drafter,
-            model=str(target),
-            head=str(head),
-            kv_cache_tokens=2048,
-            feature_projection=False,
-        )
+        DraftSettings(drafter=drafter, kv_cache_tokens=2048, feature_projection=False, **trained)
     )
     text = read_text(text_file, VOCAB_SIZE)
     features = output / "features"

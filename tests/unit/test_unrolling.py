@@ -35,6 +35,7 @@ def batch_of(lengths: tuple[int, ...], seed: int = 3) -> Batch:
     return Batch(
         torch.randn(num_rows, 3 * HIDDEN, generator=generator).half().float(),
         torch.empty(len(lengths), 0, 3 * HIDDEN),
+        torch.zeros(len(lengths), dtype=torch.int64),
         torch.randint(VOCAB, (num_rows,), generator=generator),
         torch.randn(num_rows, HIDDEN, generator=generator),
         positions,
