@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence as Items
 from statistics import median
 
-from paceline.rounds import PassCost
+from paceline.rounds import PassCost, RoundTiming
 
 
 class CostModel:
@@ -24,7 +24,8 @@ class CostModel:
             context: by_rows for context, by_rows in table.items() if len(by_rows) == num_widths
         }
         self._scale = 1.0
-        self._propose_per_token_s: deque[float] = deque(maxlen=64)
+        self._step_s: deque[float] = deque(maxlen=64)
+        self._way_s: deque[float] = deque(maxlen=64)
 
     def pass_s(self, num_rows: int, context: int) -> float:
         """Expected time of a pass."""
@@ -42,9 +43,14 @@ class CostModel:
 
     def propose_s(self, num_drafts: int) -> float:
         """Expected time of a proposal, the way there and back included; 0 before the first."""
-        if not self._propose_per_token_s:
+        if not num_drafts or not self._way_s:
             return 0.0
-        return median(self._propose_per_token_s) * num_drafts
+        return median(self._way_s) + self.step_s * num_drafts
+
+    @property
+    def step_s(self) -> float:
+        """Expected time of a draft more, where one is proposed anyway; 0 before the first."""
+        return median(self._step_s) if self._step_s else 0.0
 
     def record_pass(self, num_rows: int, context: int, elapsed_s: float) -> None:
         """Correct the table by what a pass really took."""
@@ -54,7 +60,11 @@ class CostModel:
             scale = min(max(elapsed_s / expected, self._scale / 2), self._scale * 2)
             self._scale += 0.05 * (scale - self._scale)
 
-    def record_propose(self, num_drafts: int, elapsed_s: float) -> None:
-        """Remember what a proposal took."""
-        if num_drafts:
-            self._propose_per_token_s.append(elapsed_s / num_drafts)
+    def record_propose(self, num_drafts: int, elapsed_s: float, timing: RoundTiming) -> None:
+        """Remember what a proposal took: in all, and by its `timing` in the draft itself."""
+        compute_s, num_steps = min(timing.compute_us / 1e6, elapsed_s), timing.num_steps
+        if not num_steps:  # a draft that does not say, or did not answer: all of it was drafting
+            compute_s, num_steps = elapsed_s, num_drafts
+        if num_steps:
+            self._step_s.append(compute_s / num_steps)
+            self._way_s.append(max(elapsed_s - compute_s, 0.0))

@@ -168,7 +168,7 @@ class AdaptiveSpeculation:
         for confidence, parent in zip(drafts.confidences, parents, strict=False):
             chance = self._trust.chance(confidence)
             chances.append(chance * chances[parent] if parent >= 0 else chance)
-        number = self._best_head(chances, len(sequence.log), 0.0)
+        number = self._best_head(chances, len(sequence.log), are_made=True)
         self._confidences = tuple(drafts.confidences[:number])
         return drafts.head(number)
 
@@ -178,7 +178,7 @@ class AdaptiveSpeculation:
         propose = committed.propose
         if propose is not None:
             num_made = self._num_wanted if propose.is_missed else len(propose.drafts.token_ids)
-            self._shared.costs.record_propose(num_made, propose.elapsed_s)
+            self._shared.costs.record_propose(num_made, propose.elapsed_s, propose.timing)
         parents, path = committed.drafts_and_path()
         if self._confidences:
             self._trust.record(self._confidences, parents, path)
@@ -210,7 +210,7 @@ class AdaptiveSpeculation:
         chances: list[float] = []
         for place in range(self._max_drafts):
             chances.append(self._chance(place, chances))
-        return self._best_head(chances, context, self._shared.costs.propose_s(1))
+        return self._best_head(chances, context, are_made=False)
 
     def _chance(self, place: int, before: Items[float]) -> float:
         """Chance that the draft at a place becomes text, by the chances of those before it."""
@@ -222,17 +222,18 @@ class AdaptiveSpeculation:
         rate = self._acceptance.rate(place, self._shared.prior(place), PRIOR_WEIGHT)
         return rate * before[parent] if parent >= 0 else rate
 
-    def _best_head(self, chances: Items[float], context: int, propose_s: float) -> int:
+    def _best_head(self, chances: Items[float], context: int, are_made: bool) -> int:
         """The number of drafts with the highest expected rate of committed tokens.
 
-        `chances`: that each draft becomes text; `propose_s`: what each takes to propose.
+        `chances`: that each draft becomes text; `are_made`: they are proposed already.
         """
         other_rows = round(self._other_rows)
         expected = 1.0
         best, best_rate = 0, self._rate(expected, other_rows + 1, context, 0.0)
         for number, chance in enumerate(chances, 1):
             expected += chance
-            rate = self._rate(expected, other_rows + 1 + number, context, number * propose_s)
+            propose_s = 0.0 if are_made else self._shared.costs.propose_s(number)
+            rate = self._rate(expected, other_rows + 1 + number, context, propose_s)
             if rate > best_rate:
                 best, best_rate = number, rate
         return best
@@ -251,13 +252,13 @@ class AdaptiveSpeculation:
         """
         costs, num_rows = self._shared.costs, round(self._other_rows) + 1
         row_s = costs.pass_s(num_rows + self._max_drafts, context) - costs.pass_s(num_rows, context)
-        draft_s = row_s / self._max_drafts + costs.propose_s(1)
+        draft_s = row_s / self._max_drafts + costs.step_s
         trust = self._trust.chance(UNSURE) / UNSURE
         return min(draft_s * self._plain_rate(context) / trust, MAX_MIN_CONFIDENCE)
 
     def _most_in_time(self, context: int) -> int:
         """As many as are usually made in half the time that a proposal may take."""
-        per_draft_s = self._shared.costs.propose_s(1)
+        per_draft_s = self._shared.costs.step_s
         if per_draft_s == 0.0:
             return self._max_drafts
         longest_s = max(self._shared.costs.pass_s(1, context), SHORTEST_TIMEOUT_S)

@@ -118,6 +118,7 @@ class _Pending:
     proposal: Proposal
     arrived_at: float
     started_at: float | None = None
+    num_steps: int = 0
 
 
 class Proposer:
@@ -199,6 +200,7 @@ class Proposer:
         started = self._clock()
         for pending in self._waiting.values():
             pending.started_at = pending.started_at or started
+            pending.num_steps += 1
         self._drafter.extend([pending.proposal for pending in self._waiting.values()])
         now = self._clock()
         done = {id: p for id, p in self._waiting.items() if p.proposal.is_done}
@@ -221,6 +223,7 @@ def _result(sequence_id: str, pending: _Pending, num_sequences: int, now: float)
         queue_us=round((started - pending.arrived_at) * 1e6),
         compute_us=round((now - started) * 1e6),
         pass_sequences=num_sequences,
+        num_steps=pending.num_steps,
     )
     proposal = pending.proposal
     drafts = Drafts(

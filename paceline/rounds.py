@@ -119,6 +119,8 @@ class RoundTiming:
     compute_us: int = 0
     pass_rows: int = 0
     pass_sequences: int = 0
+    num_steps: int = 0
+    """Of a proposal: the drafter's steps for it; 0 where the draft does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,6 +225,7 @@ def _timing_to_wire(timing: RoundTiming) -> tokens_pb2.RoundTiming:
         compute_us=timing.compute_us,
         pass_rows=timing.pass_rows,
         pass_sequences=timing.pass_sequences,
+        num_steps=timing.num_steps,
     )
 
 
@@ -234,6 +235,7 @@ def _timing_from_wire(message: tokens_pb2.RoundTiming) -> RoundTiming:
         compute_us=message.compute_us,
         pass_rows=message.pass_rows,
         pass_sequences=message.pass_sequences,
+        num_steps=message.num_steps,
     )
 
 

@@ -77,7 +77,7 @@ def drafts(draw: st.DrawFn) -> Drafts:
     return Drafts(token_ids, parents, supports, confidences)
 
 
-TIMINGS = st.builds(RoundTiming, U32, U32, U32, U32)
+TIMINGS = st.builds(RoundTiming, U32, U32, U32, U32, U32)
 ERRORS = st.builds(RoundError, st.sampled_from(RoundErrorReason), TEXTS)
 LOADS = st.builds(WorkerLoad, U32, U32, U32, U32, U64)
 PROPOSE_ROUNDS = st.builds(
