@@ -25,6 +25,7 @@ from paceline.engine.draft_vocabulary import DraftVocabulary
 from paceline.engine.eagle_checkpoint import HeadWeights
 from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.head_kv import HeadKV
+from paceline.engine.head_linear import HeadLinear
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT
 from paceline.engine.model import Features, Logits
 from paceline.engine.support import ROPE_TYPES
@@ -75,13 +76,18 @@ class EagleHead:
         self._has_own_fc = config.is_eagle3 and not is_projected
         self.feature_size = config.hidden_size if is_projected else config.feature_size
         """Numbers per token that it is fed with."""
-        self._dtype = dtype
         self._embedding = weights.tensors[EMBEDDING]  # as it was saved: few rows of it are used
         self._token_residual = weights.tensors.get(TABLE, torch.empty(0))
-        self._weights = {
-            name: tensor.to(dtype)
-            for name, tensor in weights.tensors.items()
-            if name not in (EMBEDDING, TABLE)
+        tensors = {n: t for n, t in weights.tensors.items() if n not in (EMBEDDING, TABLE)}
+        self._matrices = {
+            name: HeadLinear(tensor, tensors.get(f"{name.removesuffix('.weight')}.bias"), dtype)
+            for name, tensor in tensors.items()
+            if tensor.ndim == 2
+        }
+        self._norms = {
+            name: tensor.float()
+            for name, tensor in tensors.items()
+            if tensor.ndim == 1 and name.endswith(".weight")
         }
         self.vocab_size = vocab_size
         self._vocabulary = DraftVocabulary(weights.target_ids, vocab_size)
@@ -91,13 +97,14 @@ class EagleHead:
     def num_parameters(self) -> int:
         """All that it computes with, what it shares with the target included."""
         tables = self._embedding.numel() + self._token_residual.numel()
-        return tables + sum(tensor.numel() for tensor in self._weights.values())
+        norms = sum(norm.numel() for norm in self._norms.values())
+        return tables + norms + sum(m.num_parameters for m in self._matrices.values())
 
     @property
     def bytes_per_token(self) -> int:
         """Room of a token's keys and values, and of its features."""
         config = self._config
-        key_value = 2 * config.num_kv_heads * config.head_dim * self._dtype.itemsize
+        key_value = 2 * config.num_kv_heads * config.head_dim * torch.float32.itemsize
         return key_value + self.feature_size * np.dtype(np.float16).itemsize
 
     def knows(self, token_ids: Sequence[int]) -> bool:
@@ -113,7 +120,7 @@ class EagleHead:
         """
         states = torch.cat([self._fed(rows) for rows in batch])
         token_ids = torch.tensor([id for rows in batch for id in rows.token_ids])
-        embedded = F.embedding(token_ids, self._embedding).to(self._dtype)
+        embedded = F.embedding(token_ids, self._embedding).float()
         residual, inputs = self._combined(states, embedded, token_ids)
         states = residual + self._attention(inputs, batch)
         states = states + self._mlp(self._norm(states, "post_attention_layernorm"))
@@ -133,7 +140,7 @@ class EagleHead:
     def _fed(self, rows: HeadRows) -> Tensor:
         if rows.features is None:
             return rows.kv.outputs_behind(rows.draft_ways())
-        features = torch.from_numpy(rows.features.astype(np.float32)).to(self._dtype)
+        features = torch.from_numpy(rows.features.astype(np.float32))
         return self._linear(features, "fc") if self._has_own_fc else features
 
     def _combined(
@@ -147,7 +154,7 @@ class EagleHead:
         both = torch.cat((self._norm(embedded, "input_layernorm"), normed), dim=-1)
         residual = normed if self._config.norm_before_residual else states
         if self._config.has_token_residual:
-            residual = residual + F.embedding(token_ids, self._token_residual).to(self._dtype)
+            residual = residual + F.embedding(token_ids, self._token_residual).float()
         return residual, both
 
     def _attention(self, states: Tensor, batch: Sequence[HeadRows]) -> Tensor:
@@ -179,15 +186,14 @@ class EagleHead:
     def _logits(self, states: Tensor) -> Logits:
         if self._config.is_eagle3:
             states = self._norm(states, "norm")
-        return self._vocabulary.spread(F.linear(states, self._weights[OUTPUT]))
+        return self._vocabulary.spread(self._matrices[OUTPUT](states))
 
     def _linear(self, states: Tensor, name: str) -> Tensor:
-        return F.linear(states, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"))
+        return self._matrices[f"{name}.weight"](states)
 
     def _norm(self, states: Tensor, name: str) -> Tensor:
-        weight = self._weights[f"{name}.weight"].float()
-        normed = F.rms_norm(states.float(), weight.shape, weight, self._config.rms_norm_eps)
-        return normed.to(self._dtype)
+        weight = self._norms[f"{name}.weight"]
+        return F.rms_norm(states, weight.shape, weight, self._config.rms_norm_eps)
 
 
 def _positions(rows: HeadRows) -> Sequence[int]:

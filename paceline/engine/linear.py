@@ -119,7 +119,7 @@ class LinearFactory:
     """
 
     def __init__(self, dtype: torch.dtype, use_packed: bool) -> None:
-        self._use_packed = use_packed and _can_pack(dtype)
+        self._use_packed = use_packed and can_pack(dtype)
         self._is_packed_exact: dict[tuple[int, int, bool], bool] = {}
         self._padded_shapes: set[tuple[int, int, bool]] = set()
 
@@ -188,7 +188,8 @@ def max_rows(weight: Tensor) -> int:
     return MAX_ROWS if weight.shape[0] < WIDE else MAX_ROWS_WIDE
 
 
-def _can_pack(dtype: torch.dtype) -> bool:
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has packed kernels for the type on this machine."""
     if not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:

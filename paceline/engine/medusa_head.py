@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from paceline.engine.draft_vocabulary import DraftVocabulary
-from paceline.engine.medusa_checkpoint import Block, MedusaWeights
+from paceline.engine.head_linear import HeadLinear
+from paceline.engine.medusa_checkpoint import MedusaWeights
 from paceline.engine.model import Features, Logits
 
 
@@ -24,12 +25,12 @@ class MedusaHead:
         self, weights: MedusaWeights, vocab_size: int, dtype: torch.dtype = torch.float32
     ) -> None:
         """`vocab_size`: tokens of the target, without rows that pad its matrices."""
-        self._dtype = dtype
         self._blocks = [
-            [Block(b.weight.to(dtype), None if b.bias is None else b.bias.to(dtype)) for b in head]
+            [HeadLinear(block.weight, block.bias, dtype) for block in head]
             for head in weights.blocks
         ]
-        outputs = [output.to(dtype) for output in weights.outputs]
+        self._feature_size = len(weights.blocks[0][0].weight)
+        outputs = [HeadLinear(output, None, dtype) for output in weights.outputs]
         self._outputs = outputs * len(self._blocks) if len(outputs) == 1 else outputs
         self._vocabulary = DraftVocabulary(weights.target_ids, vocab_size)
 
@@ -46,14 +47,14 @@ class MedusaHead:
     @property
     def num_parameters(self) -> int:
         """All that they compute with, what they share with the target included."""
-        blocks = [t for head in self._blocks for b in head for t in (b.weight, b.bias)]
+        blocks = [block for head in self._blocks for block in head]
         outputs = {id(output): output for output in self._outputs}.values()
-        return sum(tensor.numel() for tensor in (*blocks, *outputs) if tensor is not None)
+        return sum(matrix.num_parameters for matrix in (*blocks, *outputs))
 
     @property
     def feature_size(self) -> int:
         """Numbers per token that they are fed with."""
-        return len(self._blocks[0][0].weight)
+        return self._feature_size
 
     @torch.inference_mode()
     def forward(self, features: Features, num_heads: int) -> list[Logits]:
@@ -62,15 +63,15 @@ class MedusaHead:
         Returns for each row float32 `[num_heads, vocab_size]`. Tokens that cannot be proposed have
         minus infinity.
         """
-        states = torch.from_numpy(features.astype(np.float32)).to(self._dtype)
+        states = torch.from_numpy(features.astype(np.float32))
         said = [
-            self._vocabulary.spread(F.linear(_run(self._blocks[head], states), self._outputs[head]))
+            self._vocabulary.spread(self._outputs[head](_run(self._blocks[head], states)))
             for head in range(num_heads)
         ]
         return [*np.stack(said, axis=1)]
 
 
-def _run(blocks: Sequence[Block], states: Tensor) -> Tensor:
+def _run(blocks: Sequence[HeadLinear], states: Tensor) -> Tensor:
     for block in blocks:
-        states = states + F.silu(F.linear(states, block.weight, block.bias))
+        states = states + F.silu(block(states))
     return states

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+import torch
+
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.eagle_checkpoint import check_fits, read_head_weights
 from paceline.engine.eagle_config import read_head_config
@@ -16,6 +18,7 @@ from paceline.engine.eagle_head import EagleHead
 from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.head_kind import check_head_kind
 from paceline.engine.head_tensors import Target
+from paceline.engine.linear import can_pack
 from paceline.engine.loading import DTYPES, load_tokenizer, read_config
 from paceline.engine.medusa_checkpoint import read_medusa_weights
 from paceline.engine.medusa_config import read_medusa_config
@@ -74,7 +77,8 @@ def build_worker_head(settings: HeadSettings, dtype: str) -> WorkerHead[EagleHea
     weights = read_head_weights(settings.head, config, target, settings.allow_pickle)
     tokenizer_files, vocab_size = _tokens(target)
     is_projected = settings.feature_projection and config.is_eagle3
-    head = EagleHead(config, weights, vocab_size, DTYPES[dtype], is_projected)
+    head_dtype = _head_dtype(settings, dtype)
+    head = EagleHead(config, weights, vocab_size, head_dtype, is_projected)
     projection = FeatureProjection.of(weights.tensors["fc.weight"]).digest
     affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // head.bytes_per_token
     return WorkerHead(
@@ -94,7 +98,7 @@ def build_medusa_head(settings: HeadSettings, dtype: str) -> WorkerHead[MedusaHe
     weights = read_medusa_weights(settings.head, config, target, settings.allow_pickle)
     tokenizer_files, vocab_size = _tokens(target)
     return WorkerHead(
-        head=MedusaHead(weights, vocab_size, DTYPES[dtype]),
+        head=MedusaHead(weights, vocab_size, _head_dtype(settings, dtype)),
         name=_name(settings),
         feature_layers=config.feature_layers(target.num_layers),
         feature_projection="",
@@ -116,6 +120,13 @@ def find_target(settings: ModelSettings) -> Target:
         num_layers=text_config.num_hidden_layers,
         has_tied_embeddings=bool(config.tie_word_embeddings),
     )
+
+
+def _head_dtype(settings: ModelSettings, dtype: str) -> torch.dtype:
+    """Half the bytes by default, where that is also half the time: a draft need not be exact."""
+    if settings.dtype == "auto" and can_pack(torch.bfloat16):
+        return torch.bfloat16
+    return DTYPES[dtype]
 
 
 def _tokens(target: Target) -> tuple[Sequence[TokenizerFile], int]:

@@ -201,7 +201,8 @@ def test_a_forward_pass_without_numbers_proposes_nothing_and_harms_nobody(
     tmp_path: Path, name: str
 ) -> None:
     head = loaded(HEAD, tmp_path)
-    head._weights[name].fill_(torch.nan)
+    matrix = head._matrices[name]
+    head._matrices[name] = lambda rows: matrix(rows) * torch.nan
     owner = owner_of(head)
     assert owner.drafts(TEXT[:20], (0, 19)).token_ids == ()
     assert owner.drafts(TEXT[:24], (19, 23), start=20).token_ids == ()

@@ -1,0 +1,26 @@
+"""The matrices of heads: what they compute, whatever they are kept in."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from paceline.engine.head_linear import HeadLinear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("num_rows", [0, 1, 3, 40])
+def test_a_packed_matrix_computes_what_the_plain_one_does(
+    dtype: torch.dtype, num_rows: int
+) -> None:
+    generator = torch.Generator().manual_seed(num_rows)
+    weight = torch.randn(48, 32, generator=generator)
+    bias = torch.randn(48, generator=generator)
+    rows = torch.randn(num_rows, 32, generator=generator)
+    computed = HeadLinear(weight, bias, dtype)(rows)
+    assert computed.dtype == torch.float32
+    tolerance = 1e-5 if dtype == torch.float32 else 0.15  # of values around 6
+    torch.testing.assert_close(computed, F.linear(rows, weight, bias), atol=tolerance, rtol=0)
+
+
+def test_it_counts_its_parameters() -> None:
+    assert HeadLinear(torch.ones(4, 3), torch.ones(4), torch.float32).num_parameters == 16
