@@ -136,8 +136,13 @@ class ServeSettings(Settings):
 
     @property
     def head_directory(self) -> str:
-        """The head for drafters that run one: the one given, or the one shipped for the model."""
-        return self.head or str(shipped_head(self.model) or "")
+        """The head for drafters that run one: the one given, or the one shipped for the model.
+
+        Those that are shipped are EAGLE heads.
+        """
+        if self.head or self.drafter == "medusa":
+            return self.head
+        return str(shipped_head(self.model) or "")
 
     def contradictions(self) -> list[str]:
         """Options that were given but cannot matter, as sentences for a warning."""

@@ -75,8 +75,8 @@ class Records(RuleBasedStateMachine):
     @rule(request_id=IDS, back=st.integers(0, 3), count=st.integers(0, 3))
     def append(self, request_id: str, back: int, count: int) -> None:
         known = self.known.get(request_id)
-        if known is None or known.lease is None or known.side is None:
-            return
+        if known is None or known.lease is None or known.side is None or known.finish_reason:
+            return  # nobody adds to an answer that has ended
         start = max(len(known.tokens) - back, 0)
         new = [self.serial * 100 + len(known.tokens) + index for index in range(count)]
         known.tokens += new

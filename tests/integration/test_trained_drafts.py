@@ -61,7 +61,13 @@ def test_a_live_loop_takes_as_many_passes_as_the_replay(
     if drafter == "draft-model":
         trained = {"model": str(head)}
     made, _ = make_drafter(
-        DraftSettings(drafter=drafter, kv_cache_tokens=2048, feature_projection=False, **trained)
+        DraftSettings(
+            drafter=drafter,
+            dtype="float32",  # as the replay computes
+            kv_cache_tokens=2048,
+            feature_projection=False,
+            **trained,
+        )
     )
     text = read_text(text_file, VOCAB_SIZE)
     features = output / "features"
