@@ -20,6 +20,8 @@ MODES = (
 )
 HA, ONE, HALF_SMILE, OTHER_HALF = 421, 33, 10813, 38887
 """Tokens of the default model: " ha", "1", and the two of a smiling face."""
+SELDOM = 30_000
+"""A token that only the test that names it asks for."""
 SMILES = "🙂" * 8
 # Of the two halves that are favoured the model itself takes the one that fits.
 ONLY_SMILES: Body = {"temperature": 0, "logit_bias": {str(HALF_SMILE): 60, str(OTHER_HALF): 60}}

@@ -36,6 +36,8 @@ async def test_a_hundred_requests_leave_nothing_behind_and_are_drafted_to_the_en
         assert answer.num_completion_tokens == body["max_tokens"]
     last = await ask(coordinator, probe)
     assert last.speculation["num_accepted_draft_tokens"] > 0
+    for answer in (first, last):
+        del answer.speculation["draft_compute_ms"]
     assert last.speculation == first.speculation
     await soon(lambda: is_idle(coordinator), "all sequences are gone")
     for worker in (table_stack.target, table_stack.drafts[drafter]):
