@@ -52,7 +52,8 @@ class DraftSettings(ServiceSettings):
     tensors, but is large: for heads from sources that you trust."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX."""
+    """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX; of the
+    matrices of heads bfloat16, where the CPU has fast ones."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs. This version runs models on CPUs, whatever `auto` might mean later."""

@@ -1,17 +1,23 @@
-"""A target of transformers and a draft with an EAGLE head, over real gRPC."""
+"""Targets of transformers and drafts with heads of every kind, over real gRPC."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from aligned_head import HIDDEN, aligned_eagle1_head, aligned_head, next_token, save_target
+from aligned_head import (
+    aligned_eagle1_head,
+    aligned_head,
+    aligned_medusa,
+    next_token,
+    save_target,
+)
 from eagle_heads import random_eagle1_head, random_head
+from medusa_heads import LAYOUTS, random_medusa
 from served_pair import NUMBER, Pair
 from table_requests import request
 from tiny_models import save_checkpoint
-from worker_servers import answer, cluster, draft_server
+from worker_servers import answer, cluster
 
 from paceline.engine.kv_cache import KVSequence
 from paceline.engine.model import Features
@@ -19,21 +25,28 @@ from paceline.engine.table_model import VOCAB_SIZE
 from paceline.engine.transformer import TransformerModel
 
 
-@pytest.fixture(scope="module", params=["eagle 3", "eagle 1"])
+@pytest.fixture(scope="module", params=["eagle 3", "eagle 1", *LAYOUTS])
 def random_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("random")
     target = save_checkpoint(folder / "target")
+    if request.param in LAYOUTS:
+        heads = random_medusa(VOCAB_SIZE).write(folder / "head", request.param)
+        return Pair(target, heads, "medusa")
     if request.param == "eagle 1":
         return Pair(target, random_eagle1_head(VOCAB_SIZE).write(folder / "head"))
     head = random_head(VOCAB_SIZE, 200, eagle_aux_hidden_state_layer_ids=[0, 1, 2])
     return Pair(target, head.write(folder / "head", "speculators"))
 
 
-@pytest.fixture(scope="module", params=["eagle 3", "eagle 1"])
+@pytest.fixture(scope="module", params=["eagle 3", "eagle 1", *LAYOUTS])
 def aligned_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("aligned")
+    target = save_target(folder / "target")
+    if request.param in LAYOUTS:
+        heads = aligned_medusa(request.param).write(folder / "head", request.param)
+        return Pair(target, heads, "medusa")
     head = aligned_head() if request.param == "eagle 3" else aligned_eagle1_head()
-    return Pair(save_target(folder / "target"), head.write(folder / "head"))
+    return Pair(target, head.write(folder / "head"))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -83,7 +96,7 @@ async def test_the_same_head_is_always_wrong_with_features_that_are_off_by_one(
 async def test_sampled_drafts_of_the_head_are_accepted_too(aligned_pair: Pair, rule: str) -> None:
     async with cluster([aligned_pair.target()], [aligned_pair.draft()]) as running:
         await running.until_ready()
-        asked = request("eagle", NUMBER, temperature=1.0)
+        asked = request(aligned_pair.drafter, NUMBER, temperature=1.0)
         asked = replace(asked, speculation=replace(asked.speculation, acceptance_rule=rule))
         drafted = await answer(running.generator, asked)
         stats = drafted.generation.stats
@@ -119,52 +132,17 @@ async def test_the_features_of_the_path_that_was_taken_arrive_aligned(
             assert stats.acceptance_histogram[0] == 0, "its first choice is always right"
 
 
-async def test_features_are_sent_as_they_are_to_a_draft_that_is_told_so(tmp_path: Path) -> None:
-    head = aligned_head().write(tmp_path / "head")
-    pair = Pair(save_target(tmp_path / "target"), head)
-    targets = [pair.target(), pair.target(feature_layers=(2, 1, 0), head="")]
-    for target, is_projected, size in zip(
-        targets, (True, False), (HIDDEN, 3 * HIDDEN), strict=True
-    ):
-        async with cluster([target], [pair.draft(feature_projection=is_projected)]) as running:
-            await running.until_ready()
-            assert running.pool.model is not None
-            assert running.pool.model.feature_size == size
-            drafted, _ = await pair.both(running)
-            stats = drafted.generation.stats
-            assert stats.num_accepted_draft_tokens == stats.num_draft_tokens > 40
-
-
-async def test_a_target_that_sends_features_in_another_form_is_told_by_name(tmp_path: Path) -> None:
-    head = aligned_head().write(tmp_path / "head")
-    other = aligned_head()
-    other.tensors["fc.weight"] *= 2
-    target = save_target(tmp_path / "target")
-    pair, others = Pair(target, head), Pair(target, other.write(tmp_path / "other"))
-    drafts = [
-        pair.draft(feature_projection=False),
-        others.draft(),
-        draft_server("suffix"),
-    ]
-    async with cluster([pair.target()], drafts) as running:
-        await running.until_ready(2)
-        reason = await running.until_refused(0)
-        assert (
-            "is fed with features as they are; the target sends them through the matrix" in reason
-        )
-        reason = await running.until_refused(1)
-        assert "is fed with features through the matrix" in reason
-        assert "both are told the same --head" in reason
-
-
-async def test_a_target_that_keeps_other_layers_is_told_by_name(tmp_path: Path) -> None:
-    target = save_checkpoint(tmp_path / "target")
-    three = random_head(VOCAB_SIZE, eagle_aux_hidden_state_layer_ids=[0, 1, 2])
-    pairs = [
-        Pair(target, three.write(tmp_path / "3")),
-        Pair(target, random_eagle1_head(VOCAB_SIZE).write(tmp_path / "1")),
-    ]
-    drafts = [pairs[1].draft(), draft_server("suffix")]
-    async with cluster([pairs[0].target()], drafts) as running:
-        await running.until_ready(2)
-        assert "layers 3; the target keeps those of 0, 1, 2" in await running.until_refused(0)
+async def test_a_draft_that_comes_back_drafts_right_from_the_next_round_on(
+    aligned_pair: Pair,
+) -> None:
+    async with cluster([aligned_pair.target()], [aligned_pair.draft()]) as running:
+        await running.until_ready()
+        await aligned_pair.both(running)
+        await running.drafts[0].kill()
+        lost = await answer(running.generator, request("off"))
+        await running.drafts[0].start()
+        await running.until_ready()
+        drafted, _ = await aligned_pair.both(running)
+        assert drafted.token_ids == lost.token_ids
+        stats = drafted.generation.stats
+        assert stats.num_accepted_draft_tokens == stats.num_draft_tokens > 40
