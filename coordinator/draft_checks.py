@@ -5,6 +5,8 @@ drafter does wrong should be known. What is left out depends on numbers alone, n
 tokens are: the rules `rejection` and `block` would lean towards the others. Pure.
 """
 
+from dataclasses import replace
+
 from coordinator.sequence import Sequence
 from paceline.rounds import NO_DRAFTS, Drafts, ProposeResult, VerifyResult
 from paceline.token_tree import rule_fault, tree_fault
@@ -21,7 +23,8 @@ def checked_drafts(
     if tree_fault(drafts) or rule_fault(drafts, sequence.settings):
         return NO_DRAFTS, "malformed"
     if len(drafts.token_ids) > num_wanted:
-        return _first(drafts, num_wanted), "too_many"
+        first = drafts.head(num_wanted)
+        return replace(first, confidences=drafts.confidences[:num_wanted]), "too_many"
     if sequence.vocab_size and any(id >= sequence.vocab_size for id in drafts.token_ids):
         # They stay: the target rejects them as it does any wrong token.
         return drafts, "unknown_token"
@@ -32,13 +35,3 @@ def went_unchecked(drafts: Drafts, result: VerifyResult, sequence: Sequence) -> 
     """Whether the target checked no draft although there was room; before its tokens are there."""
     has_room = sequence.num_left > 1
     return bool(drafts.supports) and has_room and result.num_draft_tokens == 0
-
-
-def _first(drafts: Drafts, number: int) -> Drafts:
-    """So many of a chain or a tree, which are one too."""
-    return Drafts(
-        drafts.token_ids[:number],
-        drafts.parents[:number],
-        drafts.supports[:number],
-        drafts.confidences[:number],
-    )
