@@ -15,6 +15,14 @@ from transformers import PreTrainedModel
 from draft_service.training.token_residual import FEATURE_SCALE, TokenResidual
 from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.eagle_head import rotary_embedding, rotated
+from paceline.errors import InvalidConfig
+
+_PROJECTED = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+"""Matrices of a layer that take an embedding too in a head."""
+_COPIED = (
+    *("post_attention_layernorm", "self_attn.o_proj"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+)
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Of queries `[num_rows, num_heads, head_dim]`, keys and values `[num_rows, num_kv_heads, …]`,
@@ -79,9 +87,19 @@ class EagleTrainee:
 
 
 def initial_weights(module: PreTrainedModel, num_features: int) -> dict[str, Tensor]:
-    """The target's last layer, reading the last of the features and, at first, no embedding."""
+    """The target's last layer, reading the last of the features and, at first, no embedding.
+
+    Raises:
+        InvalidConfig: the layer is not made as Llama's are.
+    """
     decoder: Any = module.base_model
     layer = {name: tensor.float() for name, tensor in decoder.layers[-1].state_dict().items()}
+    for name in ("input_layernorm", *_PROJECTED, *_COPIED):
+        if f"{name}.weight" not in layer:
+            raise InvalidConfig(
+                f"the target {module.config.model_type!r} has no {name}.weight in its last layer; "
+                "expected layers like Llama's to begin an EAGLE head from"
+            )
     hidden_size = module.config.hidden_size
     nothing = torch.zeros(hidden_size, (num_features - 1) * hidden_size)
     weights = {
@@ -90,13 +108,9 @@ def initial_weights(module: PreTrainedModel, num_features: int) -> dict[str, Ten
         "hidden_norm.weight": layer["input_layernorm.weight"],
         "norm.weight": decoder.norm.weight.float(),
     }
-    for name in ("q_proj", "k_proj", "v_proj"):
-        own = layer[f"self_attn.{name}.weight"]
-        weights[f"self_attn.{name}.weight"] = torch.cat((torch.zeros_like(own), own), dim=1)
-    for name in (
-        "post_attention_layernorm",
-        "self_attn.o_proj",
-        *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-    ):
+    for name in _PROJECTED:
+        own = layer[f"{name}.weight"]
+        weights[f"{name}.weight"] = torch.cat((torch.zeros_like(own), own), dim=1)
+    for name in _COPIED:
         weights[f"{name}.weight"] = layer[f"{name}.weight"]
     return {name: tensor.detach().clone().to(module.device) for name, tensor in weights.items()}
