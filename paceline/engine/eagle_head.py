@@ -11,11 +11,13 @@ draft cannot change the text.
 Knows nothing about rounds, nor about which rows are still right: its callers truncate.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaConfig
@@ -239,13 +241,13 @@ def rotated(
 def rotary_embedding(config: HeadConfig) -> LlamaRotaryEmbedding:
     """Angles for any position: how long a sequence may be is the target's business."""
     rope_type = config.rope["rope_type"]
-    if rope_type not in ROPE_TYPES:
+    if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
         raise InvalidConfig(
             f"the head's rope_type is {rope_type!r}, which depends on the whole batch or is not "
             f"known; expected one of {', '.join(sorted(ROPE_TYPES))}"
         )
     try:
-        return LlamaRotaryEmbedding(
+        rotary = LlamaRotaryEmbedding(
             LlamaConfig(
                 hidden_size=config.hidden_size,
                 num_attention_heads=config.num_heads,
@@ -254,5 +256,13 @@ def rotary_embedding(config: HeadConfig) -> LlamaRotaryEmbedding:
                 rope_parameters=config.rope,
             )
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, StrictDataclassError) as error:
         raise InvalidConfig(f"the head's rope settings {config.rope} are wrong: {error}") from None
+    if not math.isfinite(rotary.attention_scaling) or not bool(
+        torch.isfinite(rotary.inv_freq).all()
+    ):
+        raise InvalidConfig(
+            f"the head's rope settings {config.rope} make angles that are no numbers; expected a "
+            "rope_theta and a factor above 0"
+        )
+    return rotary

@@ -34,7 +34,7 @@ def read_config_file(head: str) -> dict[str, Any]:
             f"head {head!r}: its {CONFIG_FILE} cannot be read ({error.strerror}); expected the "
             "directory of a head"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"head {head!r}: its {CONFIG_FILE} is not JSON: {error}") from None
     if not isinstance(table, dict):
         raise InvalidConfig(f"head {head!r}: its {CONFIG_FILE} holds no object")

@@ -87,7 +87,7 @@ class HeadTensors:
     def read(
         self, name: str, shape: tuple[int, ...], types: tuple[torch.dtype, ...] = FLOATS
     ) -> Tensor:
-        """A tensor of the head, as it was saved."""
+        """A tensor of the head, as it was saved, but never in more than 32 bits a number."""
         tensor = self._tensors.read(name)
         if tuple(tensor.shape) != shape:
             raise self.refused(
@@ -99,6 +99,8 @@ class HeadTensors:
                 f"the tensor {name!r} is of type {tensor.dtype}; expected one of "
                 f"{', '.join(map(str, types))}"
             )
+        if tensor.dtype == torch.float64:
+            tensor = tensor.float()
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise self.refused(f"the tensor {name!r} holds NaN or infinity; expected numbers")
         return tensor

@@ -109,7 +109,9 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InvalidConfig(f"device {name!r}: expected cpu, cuda or cuda:<index>") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InvalidConfig(f"device {name!r}: expected cpu, cuda or cuda:<index>")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InvalidConfig(f"device {name!r}: torch sees {torch.cuda.device_count()} CUDA devices")
     return device

@@ -73,6 +73,11 @@ def read_medusa_weights(
     files = HeadTensors(head, allow_pickle)
     layout = _layout(files, config)
     num_heads = max(config.num_heads, layout.num_heads(files.names))
+    if num_heads * config.num_layers > len(files.names):
+        raise files.refused(
+            f"has {len(files.names)} tensors; expected those of {num_heads} heads of "
+            f"{config.num_layers} blocks by its config.json"
+        )
     blocks = [
         [layout.block.format(head=head, block=block) for block in range(config.num_layers)]
         for head in range(num_heads)

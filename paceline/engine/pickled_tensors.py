@@ -4,7 +4,6 @@ Only where the settings allow it: torch's restricted reader admits tensors and p
 runs no code of the file, but is far larger than a reader of safetensors.
 """
 
-import pickle
 from pathlib import Path
 
 import torch
@@ -20,9 +19,10 @@ class PickledTensors:
         """Raises `InvalidConfig` when it cannot be read or holds anything but tensors by name."""
         try:
             found = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-            raise InvalidConfig(f"{what}: its {path.name} cannot be read: {reason}") from None
+        except Exception as error:  # of a damaged one the reader raises whatever it stumbles over
+            raise InvalidConfig(
+                f"{what}: its {path.name} cannot be read: {pickle_fault(error)}"
+            ) from None
         if not isinstance(found, dict):
             raise InvalidConfig(
                 f"{what}: its {path.name} holds a {type(found).__name__}; expected tensors by name"
@@ -33,7 +33,12 @@ class PickledTensors:
                     f"{what}: {name!r} in its {path.name} is a {type(value).__name__}; expected "
                     "tensors by name"
                 )
-        self._tensors: dict[str, Tensor] = found
+            if value.layout != torch.strided or value.is_meta:
+                raise InvalidConfig(
+                    f"{what}: {name!r} in its {path.name} is a sparse or empty tensor; expected "
+                    "one with all its numbers"
+                )
+        self._tensors: dict[str, Tensor] = {name: t.detach() for name, t in found.items()}
 
     @property
     def names(self) -> set[str]:
@@ -43,3 +48,10 @@ class PickledTensors:
     def read(self, name: str) -> Tensor:
         """One tensor, as it was saved."""
         return self._tensors[name]
+
+
+def pickle_fault(error: Exception) -> str:
+    """What torch's restricted reader says is wrong, in a line, without advice to do without it."""
+    lines = str(error).splitlines()
+    told = [line.strip() for line in lines if "WeightsUnpickler error" in line]
+    return next(iter(told or lines), "") or type(error).__name__

@@ -7,6 +7,7 @@ Knows nothing about what the tensors are for.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -55,12 +56,20 @@ def _files(what: str, directory: Path, weights_file: str) -> Mapping[str, Path]:
     index = _index(directory, weights_file)
     try:
         if index.is_file():
-            weight_map = json.loads(index.read_text())["weight_map"]
-            return {name: directory / file for name, file in weight_map.items()}
+            return _indexed(directory, json.loads(index.read_text()))
         path = directory / weights_file
         if path.is_file():
             with safe_open(path, framework="pt") as file:
                 return dict.fromkeys(file.keys(), path)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
         raise InvalidConfig(f"{what}: its safetensors cannot be read: {error}") from None
     raise InvalidConfig(f"{what}: the directory {str(directory)!r} has no {weights_file}")
+
+
+def _indexed(directory: Path, index: Any) -> Mapping[str, Path]:
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or any(
+        type(file) is not str for file in weight_map.values()
+    ):
+        raise ValueError("the index has no weight_map from tensors to files")
+    return {name: directory / file for name, file in weight_map.items()}

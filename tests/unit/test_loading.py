@@ -211,7 +211,8 @@ def test_a_data_type_that_is_unknown_is_named(pristine: Path) -> None:
 
 
 def test_a_device_that_is_unknown_or_absent_is_named(pristine: Path) -> None:
-    assert refusal(pristine, device="abacus").startswith("device 'abacus': expected cpu, cuda")
+    for name in ("abacus", "meta", "mps"):
+        assert refusal(pristine, device=name).startswith(f"device {name!r}: expected cpu, cuda")
     assert "torch sees" in refusal(pristine, device="cuda:99")
 
 
