@@ -16,8 +16,12 @@ from draft_service.training.batches import Batch, Feed
 from draft_service.training.distillation import distil
 from draft_service.training.material import Material
 from draft_service.training.saved_head import half, save_head
+from draft_service.training.settings import TrainingSettings
 from draft_service.training.unrolling import NextTokens
+from paceline.errors import InvalidConfig
 
+_EXIT_SHARE = 4
+"""A quarter of the layers run before an exit, as the drafter `early-exit` has it by itself."""
 _DESCRIPTION = (
     "A trained exit behind the first {exit_layer} layers of {target}: for "
     "`paceline serve --drafter early-exit --head <this directory>`."
@@ -29,11 +33,14 @@ class ExitTrainee:
 
     max_drafts: int | None = None
 
-    def __init__(self, decoder: Any, exit_layer: int, hidden_size: int) -> None:
-        """`decoder`: the target's layers with their norm and rotary embedding."""
+    def __init__(self, decoder: Any, exit_layer: int, columns: slice) -> None:
+        """`decoder`: the target's layers with their norm and rotary embedding.
+
+        `columns`: where in the features the input of that layer is.
+        """
         # A row is about what follows the token behind its own, so that one is fed; the token in
         # front of a span's first row is what its attention begins with.
-        self.feed = Feed(slice(0, hidden_size), lag=1)
+        self.feed = Feed(columns, lag=1)
         self._layer: Any = deepcopy(decoder.layers[exit_layer])
         self._layer.load_state_dict(decoder.layers[-1].state_dict())
         self._norm: Any = deepcopy(decoder.norm)
@@ -66,13 +73,25 @@ class ExitTrainee:
         return rows
 
 
+def exit_layer_of(settings: TrainingSettings, num_layers: int) -> int:
+    """How many of the target's layers run before the exit; raises `InvalidConfig`."""
+    exit_layer = settings.exit_layer or max(1, num_layers // _EXIT_SHARE)
+    if exit_layer >= num_layers:
+        raise InvalidConfig(
+            f"exit_layer is {exit_layer}; expected 1 to {num_layers - 1}, less than the model's "
+            "layers"
+        )
+    return exit_layer
+
+
 def train_early_exit(material: Material) -> Path:
     """Train and save the exit; returns its directory."""
     decoder: Any = material.loaded.module.base_model
-    (exit_layer,) = material.layer_ids
+    exit_layer = exit_layer_of(material.settings, len(decoder.layers))
     target, target_ids = material.loaded.name, material.target_ids
     hidden_size, vocab_size = material.features.hidden_size, len(material.output_matrix)
-    trainee = ExitTrainee(decoder, exit_layer, hidden_size)
+    start = material.layer_ids.index(exit_layer) * hidden_size
+    trainee = ExitTrainee(decoder, exit_layer, slice(start, start + hidden_size))
     title = f"Exit behind layer {exit_layer} of {target}"
     description = _DESCRIPTION.format(exit_layer=exit_layer, target=target)
     write_card = distil(material, trainee, 1, title, description)

@@ -11,7 +11,7 @@ Invariant: whoever opens a directory knows that it belongs to this text and this
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +54,15 @@ class FeatureFiles:
         if not path.exists():
             return self.num_sequences
         return int(json.loads(path.read_text())["num_sequences"])
+
+    def front(self, num_tokens: int) -> "FeatureFiles":
+        """The first sequences, in their random order, that have so many tokens together.
+
+        Two at least, and all where there are not so many.
+        """
+        num = min(max(2, int(np.searchsorted(self.starts, num_tokens))), self.num_sequences)
+        starts = self.starts[: num + 1]
+        return replace(self, ids=self.ids[: starts[-1]], starts=starts, order=self.order[:num])
 
     def record(self, num_captured: int) -> None:
         """Say that the features of so many sequences are on disk."""

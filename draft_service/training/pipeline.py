@@ -14,7 +14,7 @@ from draft_service.training.capture import capture_features
 from draft_service.training.checkpoint import bind_directory
 from draft_service.training.draft_model import train_draft_model
 from draft_service.training.eagle_training import train_eagle
-from draft_service.training.early_exit import train_early_exit
+from draft_service.training.early_exit import exit_layer_of, train_early_exit
 from draft_service.training.features import FeatureFiles, open_features
 from draft_service.training.material import Material
 from draft_service.training.medusa import train_medusa
@@ -26,10 +26,9 @@ from draft_service.training.text import TrainingText, read_text
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.loading import LoadedModel, load_model
 from paceline.engine.model_directory import resolve_model
-from paceline.errors import InvalidConfig
 
-EXIT_SHARE = 4
-"""A quarter of the layers run before an exit, as the drafter `early-exit` has it by itself."""
+OWN_TOKENS = 1_000_000
+"""Tokens that the model writes, unless told otherwise."""
 _WITHOUT_INFLUENCE = frozenset(
     {"log_level", "cache_dir", "num_threads", "device", "features", "output", "evaluate_every"}
 )
@@ -75,6 +74,8 @@ class _Stages:
             text = read_text(Path(settings.data).expanduser(), self._vocab_size)
             self._bind(_digest(text.ids, text.starts, text.answer_starts))
             features = self._open(text, settings.seed)
+            if settings.num_tokens is not None:
+                features = features.front(settings.num_tokens)
         else:
             self._bind(None)
             text = self._own_text()
@@ -112,6 +113,7 @@ class _Stages:
 
     def _own_text(self) -> TrainingText:
         loaded, settings = self._loaded, self._settings
+        num_tokens = settings.num_tokens or OWN_TOKENS
         return write_own_text(
             self._output,
             loaded.module,
@@ -119,9 +121,9 @@ class _Stages:
             self._openings(),
             loaded.eos_token_ids,
             loaded.max_model_len,
-            settings.num_tokens,
+            num_tokens,
             settings.seed,
-            self._rate("own text", settings.num_tokens, "tokens"),
+            self._rate("own text", num_tokens, "tokens"),
         )
 
     def _openings(self) -> Callable[[int], Opening | None]:
@@ -155,16 +157,13 @@ class _Stages:
 
 
 def _layer_ids(settings: TrainingSettings, num_layers: int) -> tuple[int, ...]:
-    """The target's layers whose inputs are captured, those of Medusa's for company."""
+    """The target's layers whose inputs are captured: EAGLE-3's, which all drafters share that need
+    no other one."""
+    shared = (2, num_layers // 2, num_layers - 3)
     if settings.drafter != "early-exit":
-        return (2, num_layers // 2, num_layers - 3)
-    exit_layer = settings.exit_layer or max(1, num_layers // EXIT_SHARE)
-    if exit_layer >= num_layers:
-        raise InvalidConfig(
-            f"exit_layer is {exit_layer}; expected 1 to {num_layers - 1}, less than the model's "
-            "layers"
-        )
-    return (exit_layer,)
+        return shared
+    exit_layer = exit_layer_of(settings, num_layers)
+    return shared if exit_layer in shared else (exit_layer,)
 
 
 def _file_digest(path: Path) -> str:

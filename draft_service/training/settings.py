@@ -31,8 +31,9 @@ class TrainingSettings(ServiceSettings):
     """JSON lines with a `prompt`, or `turns` as Spec-Bench has them, for the model to answer in its
     own text. Empty: it asks itself."""
 
-    num_tokens: Count = 1_000_000
-    """Tokens of its own text, questions included. Drafts get better with every doubling."""
+    num_tokens: Count | None = None
+    """Tokens to learn from and to measure with, questions included: of the model's own text, a
+    million if unset, or of `--data`, all if unset. Drafts get better with every doubling."""
 
     features: str = ""
     """Directory of the model's hidden states for that text, so that several trainings share them.

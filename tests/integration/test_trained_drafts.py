@@ -35,7 +35,8 @@ def one_thread() -> Iterator[None]:
         ("eagle", {"shape": "token-residual"}, 48),
         ("eagle", {"shape": "published"}, 48),
         ("medusa", {"unrolled_steps": 3}, 16),
-        ("early-exit", {"exit_layer": 3}, 0),
+        ("early-exit", {"exit_layer": 1}, 0),
+        ("early-exit", {"exit_layer": 3}, 0),  # with EAGLE-3's features
         ("draft-model", {"num_layers": 3}, 0),
     ],
 )

@@ -155,6 +155,30 @@ def test_capturing_goes_on_behind_what_is_there(target: Path, text: Path, tmp_pa
         np.testing.assert_allclose(features.states[start:end], expected, rtol=2e-3, atol=2e-3)
 
 
+def test_a_part_of_the_text_is_learnt_and_captured(
+    target: Path, text: Path, tmp_path: Path
+) -> None:
+    read = read_text(text, VOCAB_SIZE)
+    shared = str(tmp_path / "features")
+    part = run(settings_for(tmp_path / "part", target, text, features=shared, num_tokens=100))
+    digest = model_digest(load_model(str(target), dtype="float32", device="cpu"))
+    features = open_features(Path(shared), read, 16, 3, digest, seed=0)
+    assert 100 <= features.starts[features.num_captured] < 100 + max(np.diff(read.starts))
+    assert "--num-tokens 100" in (part / "README.md").read_text()
+    whole = run(settings_for(tmp_path / "whole", target, text, features=shared))
+    assert features.num_captured == read.num_sequences
+    assert weights_of(whole) != weights_of(part)
+
+
+def test_an_exit_shares_the_features_of_eagle(target: Path, text: Path, tmp_path: Path) -> None:
+    shared = str(tmp_path / "features")
+    run(settings_for(tmp_path / "eagle", target, text, features=shared))
+    values = {"drafter": "early-exit", "features": shared}
+    run(settings_for(tmp_path / "shared", target, text, exit_layer=2, **values))
+    with pytest.raises(InvalidConfig, match=r"feat.npy has the shape .* expected \[\d+, 32\]"):
+        run(settings_for(tmp_path / "other", target, text, exit_layer=1, **values))
+
+
 def test_writing_text_goes_on_behind_the_last_whole_batch(target: Path, tmp_path: Path) -> None:
     loaded = load_model(str(target), dtype="float32", device="cpu")
     opening = Openings("tiny", target).empty()
