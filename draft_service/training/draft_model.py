@@ -59,7 +59,7 @@ class StudentTrainee:
 def train_draft_model(material: Material) -> Path:
     """Train and save the student; returns its directory."""
     loaded, num_layers = material.loaded, material.settings.num_layers
-    student = _student(loaded.module, num_layers)
+    student = student_of(loaded.module, num_layers)
     write_card = distil(
         material,
         StudentTrainee(student),
@@ -78,7 +78,7 @@ def train_draft_model(material: Material) -> Path:
     return made_once(material.output / "head", write)
 
 
-def _student(target: PreTrainedModel, num_layers: int) -> PreTrainedModel:
+def student_of(target: PreTrainedModel, num_layers: int) -> PreTrainedModel:
     """The target's first and last layers, half of each; raises `InvalidConfig`."""
     config = first_layers(target.config, num_layers)
     student: Any = AutoModelForCausalLM.from_config(config).to(target.device).requires_grad_(False)

@@ -1,6 +1,7 @@
 """Trains an exit on top of a target's first layers (self-speculation) and saves it.
 
 The exit is one more decoder layer of the target's own kind, beginning as its last, and a last norm.
+It attends as the layer whose place it takes, since it is served there.
 A drafted token runs through the same first layers as any other, so there is nothing to unroll: what
 is drafted behind right drafts is what is said behind true tokens.
 """
@@ -45,6 +46,12 @@ class ExitTrainee:
         self._layer.load_state_dict(decoder.layers[-1].state_dict())
         self._norm: Any = deepcopy(decoder.norm)
         self._rotary: Any = decoder.rotary_emb
+        config = decoder.config
+        kinds = getattr(config, "layer_types", None)
+        kind = kinds[exit_layer] if kinds else None
+        self._rotary_kind = [kind] if kind in (config.rope_parameters or {}) else []
+        is_windowed = kinds is None or kind == "sliding_attention"
+        self._window: int | None = getattr(config, "sliding_window", None) if is_windowed else None
         self.weights: dict[str, Tensor] = {
             **{f"layer.{name}": weight for name, weight in self._layer.named_parameters()},
             "norm.weight": self._norm.weight,
@@ -64,11 +71,14 @@ class ExitTrainee:
 
     def _exit(self, states: Tensor) -> Tensor:
         """The layer's output for a span's rows, without the one in front of them."""
-        positions = torch.arange(len(states), device=states.device)[None]
+        positions = torch.arange(len(states), device=states.device)
+        mask = None  # causal
+        if self._window is not None and len(states) > self._window:
+            distances = positions[:, None] - positions
+            mask = ((distances >= 0) & (distances < self._window))[None, None]
         states = states[None]
-        output = self._layer(
-            states, position_embeddings=self._rotary(states, positions), attention_mask=None
-        )
+        embedded = self._rotary(states, positions[None], *self._rotary_kind)
+        output = self._layer(states, position_embeddings=embedded, attention_mask=mask)
         rows: Tensor = output[0, 1:]
         return rows
 

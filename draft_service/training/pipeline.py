@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from transformers import PreTrainedModel
 
 from draft_service.training.capture import capture_features
 from draft_service.training.checkpoint import bind_directory
@@ -26,6 +27,7 @@ from draft_service.training.text import TrainingText, read_text
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.loading import LoadedModel, load_model
 from paceline.engine.model_directory import resolve_model
+from paceline.errors import InvalidConfig
 
 OWN_TOKENS = 1_000_000
 """Tokens that the model writes, unless told otherwise."""
@@ -40,6 +42,17 @@ def run(settings: TrainingSettings) -> Path:
     if settings.num_threads is not None:
         torch.set_num_threads(settings.num_threads)
     return _Stages(settings).run()
+
+
+def check_layers(module: PreTrainedModel) -> None:
+    """Raise `InvalidConfig` unless the target's layers are where training looks for them."""
+    decoder: Any = module.base_model
+    for name in ("layers", "norm", "rotary_emb"):
+        if not hasattr(decoder, name):
+            raise InvalidConfig(
+                f"the target {module.config.model_type!r} has no {name} in its decoder; expected a "
+                "model put together like Llama's to train a drafter for"
+            )
 
 
 def model_digest(loaded: LoadedModel) -> str:
@@ -61,6 +74,7 @@ class _Stages:
             model, dtype="float32", device=settings.device, cache_dir=cache_dir
         )
         self._directory = resolve_model(model, cache_dir)
+        check_layers(self._loaded.module)
         config = self._loaded.module.config.get_text_config()
         num_layers = config.num_hidden_layers
         self._vocab_size: int = config.vocab_size
