@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,7 +24,8 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
             os.fsync(file.fileno())
         unfinished.replace(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
         raise InvalidConfig(f"{str(path)!r} cannot be written: {error.strerror}") from None
 
 

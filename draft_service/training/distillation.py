@@ -29,6 +29,7 @@ def distil(
 ) -> Callable[[Path], None]:
     """Train `trainee` to the end; returns what writes its model card into a directory."""
     settings, progress, features = material.settings, material.progress, material.features
+    material.check_teaches(num_steps)
     weights = trainee.weights
     for weight in weights.values():
         weight.requires_grad_()

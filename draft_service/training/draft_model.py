@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from draft_service.training.batches import Batch, Feed
 from draft_service.training.distillation import distil
 from draft_service.training.material import Material
+from draft_service.training.saved_head import check_numbers
 from draft_service.training.unrolling import NextTokens
 from paceline.engine.cache_directory import made_once
 from paceline.engine.checkpoints import first_layers, quiet_transformers
@@ -69,13 +70,15 @@ def train_draft_model(material: Material) -> Path:
     )
 
     def write(directory: Path) -> None:
+        student.half()
+        check_numbers(student.state_dict())
         with quiet_transformers():
-            student.half().save_pretrained(directory)
+            student.save_pretrained(directory)
         for file in loaded.tokenizer_files:
             (directory / file.name).write_bytes(file.content)
         write_card(directory)
 
-    return made_once(material.output / "head", write)
+    return made_once(material.head_directory, write)
 
 
 def student_of(target: PreTrainedModel, num_layers: int) -> PreTrainedModel:

@@ -70,7 +70,7 @@ def train_eagle(material: Material) -> Path:
         f"EAGLE-3 head for {material.loaded.name}",
         _WITH_TOKEN_RESIDUAL if has_token_residual else _PUBLISHED,
     )
-    directory = material.output / "head"
+    directory = material.head_directory
     if residual is not None:
         folded = residual.folded(embedding)
         return save_with_token_residual(

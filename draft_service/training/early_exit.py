@@ -116,4 +116,4 @@ def train_early_exit(material: Material) -> Path:
     tensors = {name: half(weight) for name, weight in trainee.weights.items()}
     if len(target_ids) < vocab_size:
         tensors["d2t"] = (target_ids - torch.arange(len(target_ids)).to(target_ids.device)).cpu()
-    return save_head(material.output / "head", config, tensors, write_card)
+    return save_head(material.head_directory, config, tensors, write_card)

@@ -14,6 +14,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,10 +51,8 @@ class FeatureFiles:
     @property
     def num_captured(self) -> int:
         """Sequences from the front whose features are there."""
-        path = self.directory / PROGRESS
-        if not path.exists():
-            return self.num_sequences
-        return int(json.loads(path.read_text())["num_sequences"])
+        progress = _read_progress(self.directory)
+        return self.num_sequences if progress is None else int(progress["num_sequences"])
 
     def front(self, num_tokens: int) -> "FeatureFiles":
         """The first sequences, in their random order, that have so many tokens together.
@@ -91,6 +90,7 @@ def open_features(
     if not (directory / "order.npy").exists():
         _create(directory, text, width, target, seed)
     try:
+        np.load(directory / STATES, mmap_mode="r")  # what is cut short, "r+" fills with zeros
         states = np.load(directory / STATES, mmap_mode="r+")
         ids, starts, order = (np.load(directory / f"{name}.npy") for name in _SMALL)
     except (OSError, ValueError, EOFError) as error:
@@ -146,14 +146,28 @@ def _write_progress(directory: Path, num_sequences: int, target: str) -> None:
     write_text_whole(directory / PROGRESS, json.dumps(table))
 
 
-def _check_progress(directory: Path, target: str, is_finished: bool) -> None:
+def _read_progress(directory: Path) -> dict[str, Any] | None:
+    """How many sequences there are, and of which target; None where it is not said."""
     path = directory / PROGRESS
-    if path.exists():
-        found = json.loads(path.read_text()).get("target")
-        if found != target:
+    if not path.exists():
+        return None
+    try:
+        table = json.loads(path.read_text())
+        return {"num_sequences": int(table["num_sequences"]), "target": str(table["target"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidConfig(
+            f"features {str(directory)!r}: {PROGRESS} does not say how many sequences there are "
+            f"of which target ({error})"
+        ) from None
+
+
+def _check_progress(directory: Path, target: str, is_finished: bool) -> None:
+    progress = _read_progress(directory)
+    if progress is not None:
+        if progress["target"] != target:
             raise InvalidConfig(
-                f"features {str(directory)!r}: are of a target with the digest {found}; expected "
-                f"{target}, the model's (or another directory)"
+                f"features {str(directory)!r}: are of a target with the digest "
+                f"{progress['target']}; expected {target}, the model's (or another directory)"
             )
     elif not is_finished:
         raise InvalidConfig(

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from draft_service.training.batches import shared_beginning
+from draft_service.training.checkpoint import HEAD_FOLDER
 from draft_service.training.draft_vocabulary import most_frequent
 from draft_service.training.features import FeatureFiles
 from draft_service.training.model_card import CardFacts
@@ -14,6 +16,7 @@ from draft_service.training.progress import Progress
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.text import TrainingText
 from paceline.engine.loading import LoadedModel
+from paceline.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,13 @@ class Material:
         layer_ids: tuple[int, ...],
         progress: Progress,
     ) -> "Material":
-        """Split the sequences and choose the draft vocabulary."""
+        """Split the sequences and choose the draft vocabulary; raises `InvalidConfig`."""
         num = features.num_sequences
+        if num < 2:
+            raise InvalidConfig(
+                f"the text has {num} sequence; expected at least 2, one to learn from and one to "
+                "measure with"
+            )
         num_held_out = min(max(1, round(settings.held_out_share * num)), num - 1)
         seen = features.ids[int(features.starts[num_held_out]) :].astype("int64")
         vocab_size = loaded.module.config.get_text_config().vocab_size
@@ -67,10 +75,27 @@ class Material:
             target_ids.to(loaded.module.device),
         )
 
+    def check_teaches(self, num_steps: int) -> None:
+        """Raise `InvalidConfig` where no sequence is long enough for so many unrolled steps."""
+        needed = max(num_steps + 2, self.num_shared + 1)
+        lengths = np.diff(self.features.starts)
+        for what, indices in (("learn from", self.learnt), ("measure with", self.held_out)):
+            longest = int(lengths[indices].max())
+            if longest < needed:
+                raise InvalidConfig(
+                    f"the longest of the {len(indices)} sequences to {what} has {longest} tokens, "
+                    f"and all begin with the same {self.num_shared}; expected one of {needed}"
+                )
+
     @property
     def output(self) -> Path:
         """Where everything goes."""
         return Path(self.settings.output).expanduser()
+
+    @property
+    def head_directory(self) -> Path:
+        """Where what is trained goes."""
+        return self.output / HEAD_FOLDER
 
     @property
     def embedding(self) -> Tensor:

@@ -70,4 +70,4 @@ def train_medusa(material: Material) -> Path:
     tensors = {name: half(weight) for name, weight in trainee.weights.items()}
     tensors["lm_head.weight"] = half(material.output_matrix[target_ids])
     tensors["token_map"] = target_ids.cpu()
-    return save_head(material.output / "head", config, tensors, write_card)
+    return save_head(material.head_directory, config, tensors, write_card)

@@ -14,6 +14,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from paceline.errors import InvalidConfig
+from paceline.prompt_lines import is_sendable, read_prompt_lines
 
 _TURN = "PACELINE-USER-TURN"
 """Stands for the user's turn where the template is cut around it."""
@@ -64,7 +65,7 @@ class Openings:
                 f"model {self._model!r} has a chat template, and rendering it needs jinja2: "
                 f"pip install 'paceline[train]' ({error})"
             ) from None
-        if turn not in text:
+        if turn.strip() not in text:  # templates may trim
             raise InvalidConfig(
                 f"model {self._model!r}: its chat template changes the user's turn; expected it "
                 "unchanged in the prompt, or text of the model in --data"
@@ -78,32 +79,20 @@ class Openings:
 
 def read_prompts(path: Path) -> list[str]:
     """The prompts of a file of JSON lines, in order; raises `InvalidConfig` by line and key."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise InvalidConfig(f"the prompts {str(path)!r} cannot be read: {reason}") from None
-    prompts = [
-        _prompt(f"{path}, line {number}", line)
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
-    if not prompts:
-        raise InvalidConfig(f"the prompts {str(path)!r} are empty; expected a prompt per line")
-    return prompts
+    return [_prompt(f"{path}, line {number}", line) for number, line in read_prompt_lines(path)]
 
 
 def _prompt(place: str, line: str) -> str:
     try:
         table = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"{place}: not JSON: {error}") from None
     if not isinstance(table, dict):
         raise InvalidConfig(f"{place}: expected an object with one of {', '.join(PROMPT_KEYS)}")
     value = next((table[key] for key in PROMPT_KEYS if key in table), None)
     if isinstance(value, list) and value:
         value = value[0]
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or not is_sendable(value):
         raise InvalidConfig(
             f"{place}: has no text under {' or '.join(PROMPT_KEYS)}; expected a prompt"
         )

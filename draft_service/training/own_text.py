@@ -82,6 +82,8 @@ def move_features(
     """
     for first in range(0, features.num_sequences, BATCH_SIZE):
         path = _states_file(directory, first // BATCH_SIZE)
+        if features.num_captured < first:
+            return  # those before have gone to another directory: all are to be captured
         if not path.exists():
             continue  # moved already
         end = min(first + BATCH_SIZE, features.num_sequences)

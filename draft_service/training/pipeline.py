@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from draft_service.training.capture import capture_features
-from draft_service.training.checkpoint import bind_directory
+from draft_service.training.checkpoint import bind_directory, owned
 from draft_service.training.draft_model import train_draft_model
 from draft_service.training.eagle_training import train_eagle
 from draft_service.training.early_exit import exit_layer_of, train_early_exit
@@ -41,7 +41,8 @@ def run(settings: TrainingSettings) -> Path:
     """Everything; returns the directory of the trained drafter. Raises `InvalidConfig`."""
     if settings.num_threads is not None:
         torch.set_num_threads(settings.num_threads)
-    return _Stages(settings).run()
+    with owned(Path(settings.output).expanduser()):
+        return _Stages(settings).run()
 
 
 def check_layers(module: PreTrainedModel) -> None:
@@ -148,6 +149,11 @@ class _Stages:
         prompts = read_prompts(Path(self._settings.prompts).expanduser())
         found = [openings.of_prompt(prompt) for prompt in prompts]
         fitting = [o for o in found if len(o.token_ids) <= self._loaded.max_model_len // 2]
+        if not fitting:
+            raise InvalidConfig(
+                f"the prompts {self._settings.prompts!r}: all are longer than "
+                f"{self._loaded.max_model_len // 2} tokens, half of what the model was made for"
+            )
         if len(fitting) < len(found):
             self._progress.say(
                 f"{len(found) - len(fitting)} prompts are left out: they are longer than "

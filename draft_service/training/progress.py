@@ -5,6 +5,7 @@ written behind it, so that the file reads as if nothing had happened.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,13 @@ class Progress:
         self._console.print(text, soft_wrap=True, markup=False)
 
     def resume(self, num_steps: int) -> None:
-        """Forget what was recorded behind step `num_steps`."""
+        """Forget what was recorded behind step `num_steps`; raises `InvalidConfig` for a gap."""
         kept = [entry for entry in self.entries() if entry["step"] <= num_steps]
+        if [entry["step"] for entry in kept] != list(range(1, num_steps + 1)):
+            raise InvalidConfig(
+                f"{str(self._path)!r} lacks some of the {num_steps} steps that the checkpoint has; "
+                "without either, the training begins anew"
+            )
         write_text_whole(self._path, "".join(json.dumps(entry) + "\n" for entry in kept))
 
     def record(self, entry: dict[str, Any]) -> None:
@@ -38,19 +44,24 @@ class Progress:
         try:
             with self._path.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())  # before the checkpoint, which counts on it
         except OSError as error:
             raise InvalidConfig(
                 f"{str(self._path)!r} cannot be written: {error.strerror}"
             ) from None
 
     def entries(self) -> list[dict[str, Any]]:
-        """All that is recorded; a line that was cut short is none."""
+        """All that is recorded; a line that was cut short is none, nor is what follows it."""
         if not self._path.exists():
             return []
-        found = []
-        for line in self._path.read_text().splitlines():
+        found: list[dict[str, Any]] = []
+        for line in self._path.read_text(errors="replace").splitlines():
             try:
-                found.append(json.loads(line))
+                entry = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(entry, dict) or type(entry.get("step")) is not int:
+                break
+            found.append(entry)
         return found

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.engine.cache_directory import made_once
 from paceline.engine.head_config_file import CONFIG_FILE
 from paceline.engine.safetensors_directory import WEIGHTS_FILE
+from paceline.errors import InvalidConfig
 
 WriteMore = Callable[[Path], None]
 """Adds to a directory what belongs beside config and weights."""
@@ -19,7 +21,8 @@ WriteMore = Callable[[Path], None]
 def save_head(
     directory: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], write_more: WriteMore
 ) -> Path:
-    """`directory` with config, safetensors and what `write_more` adds."""
+    """`directory` with config, safetensors and what `write_more` adds; raises `InvalidConfig`."""
+    check_numbers(tensors)
 
     def write(unfinished: Path) -> None:
         (unfinished / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
@@ -32,3 +35,13 @@ def save_head(
 def half(tensor: Tensor) -> Tensor:
     """As it is saved: in half precision, on the CPU."""
     return tensor.detach().half().cpu().contiguous()
+
+
+def check_numbers(tensors: Mapping[str, Tensor]) -> None:
+    """Raise `InvalidConfig` for what cannot be saved in half precision: it could not be loaded."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InvalidConfig(
+                f"the trained {name!r} holds numbers that are too large for half precision; "
+                "expected a lower learning_rate"
+            )

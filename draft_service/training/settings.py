@@ -86,6 +86,14 @@ class TrainingSettings(ServiceSettings):
     """Where downloaded models are kept. Empty: Hugging Face's own cache."""
 
     @model_validator(mode="after")
+    def _only_exits_have_a_layer(self) -> Self:
+        if self.exit_layer is not None and self.drafter != "early-exit":
+            raise ValueError(
+                f"--exit-layer is {self.exit_layer}, but the drafter {self.drafter} has none"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _text_has_one_source(self) -> Self:
         if self.data and self.prompts:
             raise ValueError(

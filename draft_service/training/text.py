@@ -99,9 +99,10 @@ def joined(texts: Sequence[TrainingText]) -> TrainingText:
 def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
         with path.open("rb") as raw:
+            if not zipfile.is_zipfile(raw):
+                raise ValueError("it is another kind of file, or cut short")
+            raw.seek(0)
             file = np.load(raw, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("one array")
             missing = [name for name in (*_WHOLE, "temp") if name not in file.files]
             if missing:
                 raise _refused(path, missing[0], "missing", "the arrays ids, lens, resp and temp")

@@ -84,12 +84,15 @@ def table_of(module: PreTrainedModel, features: FeatureFiles) -> tuple[Tensor, T
         first_token = int(np.bincount(features.ids[features.starts[:-1]]).argmax())
         states = _bigram_states(module, first_token, token_ids)
         write_whole(path, partial(np.save, arr=states.numpy()))
-    table = torch.from_numpy(np.load(path).astype(np.float32))
-    if len(table) != len(token_ids):
+    expected = (len(token_ids), features.hidden_size)
+    try:
+        table = torch.from_numpy(np.load(path).astype(np.float32))
+        if table.shape != expected:
+            raise ValueError(f"it has the shape {list(table.shape)}, expected {list(expected)}")
+    except (OSError, ValueError, EOFError) as error:
         raise InvalidConfig(
-            f"{str(path)!r} has {len(table)} rows; expected {len(token_ids)}: remove it, it is "
-            "made again"
-        )
+            f"{str(path)!r} cannot be used: {error}; remove it, it is made again"
+        ) from None
     return token_ids.to(module.device), table.to(module.device)
 
 

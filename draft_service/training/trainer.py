@@ -4,6 +4,7 @@ Step n sees the same sequences and the same learning rate however often the proc
 before it, so that the seed decides the weights.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from draft_service.training.evaluation import Measurement
 from draft_service.training.features import FeatureFiles
 from draft_service.training.optimizer import Optimizer
 from draft_service.training.progress import Progress
+from paceline.errors import InvalidConfig
 
 CHECKPOINT_EVERY = 50
 """Steps between two checkpoints: a minute or two of work that a kill costs."""
@@ -76,6 +78,11 @@ def train(
         loss, entropies = loss_of(batch)
         loss.backward()
         norm = optimizer.step(number)
+        if not all(map(math.isfinite, (norm, *entropies))):
+            raise InvalidConfig(
+                f"the loss is no number in step {number + 1}; expected a learning_rate of less "
+                f"than {plan.learning_rate:g}"
+            )
         num_rows += len(batch.token_ids)
         entry: dict[str, object] = {"step": number + 1, "losses": entropies, "gradient_norm": norm}
         is_last = number + 1 == len(plan.steps)
@@ -99,6 +106,12 @@ def _resume(
     checkpoint = load_checkpoint(directory, device)
     if checkpoint is None:
         return 0
+    shapes = {name: weight.shape for name, weight in weights.items()}
+    if {name: weight.shape for name, weight in checkpoint.weights.items()} != shapes:
+        raise InvalidConfig(
+            f"the checkpoint in {str(directory)!r} has other weights than this version trains; "
+            "without it, the training begins anew"
+        )
     with torch.no_grad():
         for name, weight in weights.items():
             weight.copy_(checkpoint.weights[name])

@@ -52,6 +52,7 @@ class PickledTensors:
 
 def pickle_fault(error: Exception) -> str:
     """What torch's restricted reader says is wrong, in a line, without advice to do without it."""
-    lines = str(error).splitlines()
-    told = [line.strip() for line in lines if "WeightsUnpickler error" in line]
-    return next(iter(told or lines), "") or type(error).__name__
+    said, is_refused, why = str(error).partition("WeightsUnpickler error:")
+    if is_refused:
+        return why.split("\n")[0].strip() or "it is no pickle of tensors, or a damaged one"
+    return said.split("\n")[0] or type(error).__name__

@@ -56,10 +56,18 @@ def test_a_file_of_plain_text_is_a_question_per_line(tmp_path: Path) -> None:
     assert questions == [Question("1", "", "What is {}?"), Question("3", "", "Why?")]
 
 
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "bom.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + '{"prompt": "a\u2028b\x85c"}\r\n'.encode())
+    assert read_questions(path) == [Question("1", "", "a\u2028b\x85c")]
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
         ([], "are empty"),
+        (['{"prompt": "a\\ud800"}'], "line 1: the prompt is"),
+        (['{"prompt": ' + "[" * 100_000], "line 1 is not JSON"),
         (['{"prompt": "a"}', "b"], "line 2 is not JSON"),
         (['{"prompt": "a"}', "[1]"], "line 2 is '[1]', expected a JSON object"),
         (['{"question": "a"}'], "line 1 has the keys question, expected `turns` or `prompt`"),
@@ -80,7 +88,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="nothing.jsonl cannot be read"):
+    with pytest.raises(InvalidConfig, match="nothing.jsonl' cannot be read"):
         read_questions(tmp_path / "nothing.jsonl")
 
 

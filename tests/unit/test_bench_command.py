@@ -220,4 +220,6 @@ def test_what_cannot_work_is_said_before_anything_is_asked(
 def test_prompts_that_are_not_there_are_named_once(coordinator: FakeCoordinator) -> None:
     result = bench(Path("nope.jsonl"), coordinator)
     assert isinstance(result.exception, PacelineError)
-    assert result.exception.message.endswith("nope.jsonl cannot be read: No such file or directory")
+    assert result.exception.message.endswith(
+        "nope.jsonl' cannot be read: No such file or directory"
+    )

@@ -54,6 +54,14 @@ def test_a_template_that_changes_the_turn_is_refused(tmp_path: Path) -> None:
         Openings("tiny", directory).empty()
 
 
+def test_a_template_may_trim_the_turn(tmp_path: Path) -> None:
+    directory = save_checkpoint(tmp_path)
+    path = directory / "tokenizer_config.json"
+    template = "<{{ messages[0].content | trim }}>"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
+    assert bytes(Openings("tiny", directory).of_prompt(" a b\n").token_ids) == b"<a b>"
+
+
 def written(choices: list[int], opening: list[int], closing: list[int], longest: int) -> list[int]:
     sequence = GeneratedSequence(0.7, longest, deque(opening), closing)
     remaining = iter(choices)
@@ -97,6 +105,8 @@ def test_prompts_are_read_from_the_keys_of_both_kinds_of_file(tmp_path: Path) ->
         ('{"prompt": ""}\n', "line 1: has no text"),
         ('{"turns": []}\n', "line 1: has no text"),
         ("[1]\n", "line 1: expected an object"),
+        ('{"prompt": "a\\ud800"}\n', "line 1: has no text"),
+        ("[" * 100_000, "line 1: not JSON"),
     ],
 )
 def test_a_wrong_prompts_file_is_refused_by_its_line(

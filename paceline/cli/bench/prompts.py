@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import InvalidConfig
+from paceline.prompt_lines import is_sendable, read_prompt_lines
 
 OTHER = "other"
 """The group of questions whose category is not one of Spec-Bench's."""
@@ -43,14 +44,7 @@ class Question:
 
 def read_questions(path: Path) -> list[Question]:
     """All questions of a file, in order; raises `InvalidConfig` naming file, line and key."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise InvalidConfig(f"the prompts {path} cannot be read: {reason}") from None
-    numbered = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
-    if not numbered:
-        raise InvalidConfig(f"the prompts {path} are empty, expected a question per line")
+    numbered = read_prompt_lines(path)
     if not numbered[0][1].startswith("{"):
         return [Question(str(number), "", line) for number, line in numbered]
     questions = [_question(f"{path}, line {number}", number, line) for number, line in numbered]
@@ -96,7 +90,7 @@ def groups_of(questions: Sequence[Question]) -> list[str]:
 def _question(where: str, number: int, line: str) -> Question:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"{where} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise InvalidConfig(f"{where} is {line[:40]!r}, expected a JSON object")
@@ -107,7 +101,7 @@ def _question(where: str, number: int, line: str) -> Question:
 
 def _text(where: str, found: dict[str, Any]) -> str:
     match found:
-        case {"turns": [str(text), *_]} | {"prompt": str(text)} if text:
+        case {"turns": [str(text), *_]} | {"prompt": str(text)} if text and is_sendable(text):
             return text
         case {"turns": other} | {"prompt": other}:
             raise InvalidConfig(
