@@ -4,6 +4,7 @@ Streams one answer at a time and measures it as its reader sees it.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ import httpx
 from paceline.errors import PacelineError
 
 CONNECT_TIMEOUT_S = 5.0
+_STATUS_KEYS = ("ready", "model", "workers", "stats")
+_JSON = {"content-type": "application/json"}
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -108,7 +111,11 @@ class CoordinatorApi:
 
     def status(self) -> dict[str, Any]:
         """The state of the whole service."""
-        return self._get("/status")
+        found = self._get("/status")
+        for key in _STATUS_KEYS:
+            if key not in found:
+                raise self._foreign(f"its /status has no {key!r}")
+        return found
 
     def stream(
         self, path: str, body: Mapping[str, Any], on_text: Callable[[str], None], answer: Answer
@@ -118,10 +125,10 @@ class CoordinatorApi:
         `on_text` hears each new piece and `answer` is filled as it comes, so that an answer which
         is cut off is there up to the cut.
         """
-        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        content = _as_json({**body, "stream": True, "stream_options": {"include_usage": True}})
         started = time.perf_counter()
         try:
-            with self._client.stream("POST", path, json=body) as response:
+            with self._client.stream("POST", path, content=content, headers=_JSON) as response:
                 if response.is_error:
                     response.read()
                     raise self._refusal(response)
@@ -134,6 +141,8 @@ class CoordinatorApi:
                         on_text(text)
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._foreign(f"its answer cannot be read: {error!r}") from None
 
     def _get(self, path: str) -> dict[str, Any]:
         try:
@@ -142,8 +151,16 @@ class CoordinatorApi:
             raise self._unreachable(error) from None
         if response.is_error:
             raise self._refusal(response)
-        found: dict[str, Any] = response.json()
+        try:
+            found = response.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise self._foreign(f"its {path} is no JSON object")
         return found
+
+    def _foreign(self, what: str) -> ApiError:
+        return ApiError(f"{self._url} does not answer as Paceline's coordinator does: {what}")
 
     def _unreachable(self, error: httpx.HTTPError) -> ApiError:
         reason = str(error) or type(error).__name__
@@ -157,6 +174,14 @@ class CoordinatorApi:
         except (ValueError, KeyError, TypeError):
             reason = response.text[:200] or response.reason_phrase
         return ApiError(f"{self._url} answered {response.status_code}: {reason}")
+
+
+def _as_json(body: Mapping[str, Any]) -> bytes:
+    """Also of texts that are not Unicode, which the server refuses by name."""
+    for name, value in body.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ApiError(f"{name} is {value}, expected a finite number")
+    return json.dumps(body).encode()
 
 
 def _events(response: httpx.Response) -> Iterator[dict[str, Any]]:

@@ -223,3 +223,22 @@ def test_prompts_that_are_not_there_are_named_once(coordinator: FakeCoordinator)
     assert result.exception.message.endswith(
         "nope.jsonl' cannot be read: No such file or directory"
     )
+
+
+def test_figures_are_shown_also_when_they_cannot_be_kept(
+    prompts: Path, coordinator: FakeCoordinator
+) -> None:
+    result = bench(prompts, coordinator, "--output", "/dev/full")
+    assert result.exit_code == 1
+    assert "--output /dev/full cannot be written: No space left on device" in result.output
+    assert "tokens/s" in result.output
+    assert "Texts and token ids are equal in 2 of 2." in result.output
+
+
+def test_answers_that_say_nothing_of_their_rounds_are_failures(
+    prompts: Path, coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fake_coordinator.SPECULATION", {})
+    result = bench(prompts, coordinator)
+    assert result.exit_code == 1
+    assert "failed: the answer says nothing of its rounds" in result.output

@@ -150,13 +150,14 @@ def bench(
         ],
     }
     text = json.dumps(document, ensure_ascii=False) + "\n"
-    if output is not None:
-        output.write_text(text, encoding="utf-8")
+    is_kept = output is None or _is_written(output, text)
     if as_json:
         terminal.write_answer(text)
     elif as_markdown:
         terminal.write_answer(markdown(measured, document))
     _print_and_exit(measured, differing, is_interrupted, with_tables=not (as_json or as_markdown))
+    if not is_kept:
+        raise typer.Exit(1)
 
 
 def _name(service: Service, others: Sequence[Service]) -> str:
@@ -215,3 +216,13 @@ def _check_writable(path: Path) -> None:
         path.open("a").close()
     except OSError as error:
         raise InvalidConfig(f"--output {path} cannot be written: {error.strerror}") from None
+
+
+def _is_written(path: Path, text: str) -> bool:
+    """Write what was measured; where that fails, say so and go on: the figures are worth a look."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        terminal.say(f"--output {path} cannot be written: {error.strerror}", style="bold red")
+        return False
+    return True

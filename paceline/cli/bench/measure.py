@@ -207,6 +207,8 @@ def _miscount(answer: Answer) -> str:
             f"the chunks hold {num_in_chunks} token ids, but usage.completion_tokens is "
             f"{answer.num_tokens}"
         )
+    if not answer.metrics:
+        return "the answer says nothing of its rounds (metrics.speculative_decoding)"
     return "" if num_in_chunks else "the answer has no tokens"
 
 
