@@ -102,11 +102,16 @@ class PlacedWorkers:
 
     def draft(self, lost: DraftWorker | None) -> Worker | None:
         """A draft, another one than `lost` if there is one; None without any."""
-        ready = self._router.ready_drafts(self._drafter)
+        ready = [draft for draft in self._router.ready_drafts(self._drafter) if self._feeds(draft)]
         if not ready:
             return None
         self._draft = self._move(self._draft, ready, self._affinity.draft, lost)
         return self._draft
+
+    def _feeds(self, draft: Worker) -> bool:
+        """Whether the target sends what the draft is fed with; targets may have unequal heads."""
+        target = self._target.info if self._target else None
+        return target is None or draft.info is None or draft.info.is_fed_by(target)
 
     def leave(self) -> None:
         """The sequence has ended."""

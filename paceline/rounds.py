@@ -267,3 +267,10 @@ class WorkerInfo:
     """Of its model or head."""
     protocol_major: int = PROTOCOL_MAJOR
     protocol_minor: int = PROTOCOL_MINOR
+
+    def is_fed_by(self, target: "WorkerInfo") -> bool:
+        """Whether a target sends the hidden states that this draft is fed with, if it is."""
+        return not self.feature_layers or (
+            self.feature_layers == target.feature_layers
+            and self.feature_projection == target.feature_projection
+        )

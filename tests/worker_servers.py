@@ -74,6 +74,10 @@ class WorkerServer:
         """The state of the worker that runs now."""
         return self._stepper.load
 
+    def take_address_of(self, other: "WorkerServer") -> None:
+        """Be started where that one was."""
+        self._port = other._port
+
     async def start(self) -> None:
         self._stepper, add_to = self._build()
         self._worker = DeviceWorker(self._stepper, device_thread("device"))

@@ -6,6 +6,7 @@ draft with other tokens, is refused by name and tried again later.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paceline.rounds import WorkerInfo
 from paceline.workers.worker import UnfitWorker, Worker
@@ -60,6 +61,23 @@ class WorkerPool:
                 f"expected {self.model.model!r} (tokenizer {self.model.tokenizer_digest[:12]}) "
                 "as the first target"
             )
+        self._note_features(info)
+
+    def _note_features(self, target: WorkerInfo) -> None:
+        """Drafts are fed with what the newest target sends: it may be back with another head."""
+        assert self.model is not None
+        before, self.model = (
+            self.model,
+            replace(
+                self.model,
+                feature_layers=target.feature_layers,
+                feature_size=target.feature_size,
+                feature_projection=target.feature_projection,
+            ),
+        )
+        if self.model != before:
+            for draft in self.drafts:
+                draft.check_again()
 
     def _check_draft(self, info: WorkerInfo) -> None:
         if self.model is None:
@@ -71,18 +89,19 @@ class WorkerPool:
                 f"(tokenizer {self.model.tokenizer_digest[:12]}); a draft model that is told "
                 "--target-tokenizer translates"
             )
-        if info.feature_layers not in ((), self.model.feature_layers):
+        if info.is_fed_by(self.model):
+            return
+        if info.feature_layers != self.model.feature_layers:
             raise UnfitWorker(
                 f"its drafter {info.drafter!r} is fed with the hidden states of layers "
                 f"{_listed(info.feature_layers)}; the target keeps those of "
                 f"{_listed(self.model.feature_layers) or 'none'} (--feature-layers)"
             )
-        if info.feature_layers and info.feature_projection != self.model.feature_projection:
-            raise UnfitWorker(
-                f"its drafter {info.drafter!r} is fed with features {_through(info)}; the target "
-                f"sends them {_through(self.model)} (both are told the same --head, or the target "
-                "--feature-layers and the draft --feature-projection false)"
-            )
+        raise UnfitWorker(
+            f"its drafter {info.drafter!r} is fed with features {_through(info)}; the target "
+            f"sends them {_through(self.model)} (both are told the same --head, or the target "
+            "--feature-layers and the draft --feature-projection false)"
+        )
 
 
 def _through(info: WorkerInfo) -> str:

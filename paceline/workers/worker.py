@@ -93,6 +93,8 @@ class Worker:
         self._rounds: RoundClient[Any, Any] | None = None
         self._task: asyncio.Task[None] | None = None
         self._on_change = on_change
+        self._stay: asyncio.Timeout | None = None
+        """Runs out when the worker is to be left."""
 
     @property
     def is_ready(self) -> bool:
@@ -130,6 +132,16 @@ class Worker:
         if self._rounds is not None:
             self._rounds.close_sequence(sequence_id)
 
+    def check_again(self) -> None:
+        """What it has to fit has changed: leave it if it does not any more."""
+        if self._stay is None or self.info is None or not self.is_ready:
+            return
+        try:
+            self._check(self.info)
+        except UnfitWorker as error:
+            self._become(str(error))
+            self._stay.reschedule(asyncio.get_running_loop().time())
+
     async def _stay_connected(self) -> None:
         pause = FIRST_PAUSE_S
         while True:
@@ -142,7 +154,10 @@ class Worker:
                 self._rounds = connection.open_stream(self.traffic)
                 self._become("")
                 pause = FIRST_PAUSE_S
-                await self._rounds.run()
+                async with asyncio.timeout(None) as self._stay:
+                    await self._rounds.run()
+            except TimeoutError:  # it has been left, the reason is told
+                pass
             except grpc.aio.AioRpcError as error:
                 self._rounds = None
                 self._become(f"{error.code().name}: {error.details()}")

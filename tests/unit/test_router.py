@@ -174,3 +174,15 @@ async def test_those_that_have_left_are_not_counted() -> None:
         workers.draft(None)
         workers.leave()
     assert set(router._num_sequences.values()) == {0}
+
+
+async def test_a_draft_is_not_asked_behind_a_target_that_feeds_it_with_something_else() -> None:
+    workers_of = pool(1, "fed", "self")
+    fed = replace(INFO, feature_layers=(2,), feature_projection="one head")
+    connect(workers_of.drafts[0], replace(fed, drafter="fed"))
+    for of_target, is_fed in ((fed, True), (replace(fed, feature_projection="another"), False)):
+        connect(workers_of.targets[0], of_target)
+        for drafter, is_there in (("fed", is_fed), ("self", True)):
+            workers = Router(workers_of).place(prompt(1), None, drafter)
+            await workers.target(None)
+            assert (workers.draft(None) is not None) == is_there
