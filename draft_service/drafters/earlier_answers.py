@@ -18,6 +18,8 @@ LEAD = MIN_MATCH
 """Tokens of the prompt that an answer is kept with, so that its beginning is found."""
 MAX_ANSWER = 16384
 """Tokens of an answer that are kept, the last ones: indexing them takes some milliseconds."""
+MAX_TENANTS = 4096
+"""Tenants whose answers are kept; each takes a kilobyte beside its tokens."""
 END = 2**32 - 1
 """Stands behind each answer; no token of a model."""
 
@@ -29,9 +31,10 @@ class EarlierAnswers:
         """`capacity`: tokens that are kept at most, all tenants together."""
         self._capacity = capacity
         self._tenants: OrderedDict[str, _Answers] = OrderedDict()
+        self._num_tokens = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._tenants.values()))
+        return self._num_tokens
 
     def of(self, tenant: str) -> Sequence[TokenIndex]:
         """A tenant's answers, the newer ones first; each ends with `END`."""
@@ -54,10 +57,13 @@ class EarlierAnswers:
         answers = self._tenants.setdefault(tenant, _Answers())
         self._tenants.move_to_end(tenant)
         if len(answers.newer) + len(answer) > full:
+            self._num_tokens -= len(answers.older)
             answers.older, answers.newer = answers.newer, _new_index()
         answers.newer.extend(answer)
-        while len(self) > self._capacity:
-            self._tenants.popitem(last=False)
+        self._num_tokens += len(answer)
+        while self._num_tokens > self._capacity or len(self._tenants) > MAX_TENANTS:
+            _, forgotten = self._tenants.popitem(last=False)
+            self._num_tokens -= len(forgotten)
 
 
 class _Answers:

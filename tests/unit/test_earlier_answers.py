@@ -5,7 +5,13 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draft_service.drafters.earlier_answers import END, LEAD, MAX_ANSWER, EarlierAnswers
+from draft_service.drafters.earlier_answers import (
+    END,
+    LEAD,
+    MAX_ANSWER,
+    MAX_TENANTS,
+    EarlierAnswers,
+)
 
 TENANTS = ("", "a", "b")
 ANSWERS = st.lists(st.tuples(st.sampled_from(TENANTS), st.integers(1, 30)), max_size=40)
@@ -65,3 +71,12 @@ def test_the_tenant_that_was_here_longest_ago_makes_room() -> None:
     earlier.of("a")
     earlier.add("e", array("I", range(9)), 0)
     assert [bool(earlier.of(tenant)) for tenant in "abcde"] == [True, False, True, True, True]
+
+
+def test_of_very_many_tenants_the_last_ones_stay() -> None:
+    earlier = EarlierAnswers(capacity=2**19)
+    for number in range(MAX_TENANTS + 7):
+        earlier.add(str(number), array("I", [1]), 0)
+    assert earlier.of("6") == ()
+    assert kept(earlier, "7") == [1, END]
+    assert len(earlier) == 2 * MAX_TENANTS
