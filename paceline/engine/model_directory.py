@@ -41,6 +41,11 @@ def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
         return path
     if _looks_like_path(model):
         raise InvalidConfig(f"model {model!r} is no directory")
+    if model.startswith("table:"):
+        raise InvalidConfig(
+            f"model {model!r} is the tests' table model, which has no layers and no weights; "
+            "expected a directory or a Hugging Face id"
+        )
     directory = _hub_directory(model, cache_dir)
     _refuse_incomplete(model, directory)
     return directory

@@ -245,7 +245,7 @@ class TestRefusals:
 
     def test_a_missing_head_and_a_model_without_layers(self, tmp_path: Path, target: Path) -> None:
         assert "its config.json cannot be read" in self.refusal(target, head=tmp_path)
-        with pytest.raises(InvalidConfig, match="model 'table:7'"):
+        with pytest.raises(InvalidConfig, match="table model, which has no layers"):
             make_drafter(DraftSettings(drafter="early-exit", model="table:7"))
 
 

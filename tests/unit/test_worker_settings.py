@@ -68,7 +68,7 @@ def test_the_table_model_has_no_hidden_states_for_a_head(tmp_path: Path) -> None
     head = str(random_head(40).write(tmp_path))
     with pytest.raises(InvalidConfig, match="the model 'table:7' has no hidden states"):
         build_worker_model(TargetSettings(model="table:7", head=head), head=head)
-    with pytest.raises(InvalidConfig, match="model 'table:7'"):
+    with pytest.raises(InvalidConfig, match="table model, which has no layers"):
         make_drafter(DraftSettings(drafter="eagle", model="table:7", head=head))
 
 
