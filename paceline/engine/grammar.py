@@ -151,13 +151,16 @@ class Grammars:
             return None
         if known is not None and known.settings is settings:
             return known
-        try:
-            matcher = self._future(settings.grammar).result()
-        except InvalidRequest:
-            raise
-        except Exception as error:  # of one sequence; the pass of the others must go on
-            raise InvalidRequest(f"grammar: cannot be used: {error!r}") from error
-        return GrammarState(matcher, settings, self._vocab_size)
+        compiled = self._future(settings.grammar)
+        # An error of its own for each sequence: one that is kept and raised again would keep all
+        # that its callers held.
+        match compiled.exception():
+            case None:
+                return GrammarState(compiled.result(), settings, self._vocab_size)
+            case InvalidRequest(message=message):
+                raise InvalidRequest(message)
+            case error:  # of one sequence; the pass of the others must go on
+                raise InvalidRequest(f"grammar: cannot be used: {error!r}")
 
     def _future(self, grammar: str) -> "Future[LLMatcher]":
         if grammar not in self._compiled:

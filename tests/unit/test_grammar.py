@@ -1,6 +1,8 @@
 """Which tokens a grammar allows, against languages that are small enough to be written out."""
 
+import gc
 import json
+import weakref
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -229,3 +231,26 @@ def test_json_in_the_bytes_of_the_table_models_tokenizer() -> None:
         assert mask[ord(follows)] and not mask[EOS_ID]
     whole = state.allowed(array("I", [*PROMPT, *b'{"a":[1]}']))
     assert np.flatnonzero(whole).tolist() == [EOS_ID]
+
+
+class Held:
+    """What somebody has in hand who asks for a state."""
+
+
+def test_a_grammar_that_cannot_be_used_keeps_nothing_of_those_who_asked_for_it() -> None:
+    wanted = settings('start: "a')
+
+    def ask(held: Held) -> str:
+        try:
+            SHARED.state(wanted)
+        except InvalidRequest as error:
+            return error.message
+        return ""
+
+    all_held = [Held() for _ in range(3)]
+    told = {ask(held) for held in all_held}
+    assert len(told) == 1 and "grammar: cannot be used" in told.pop()
+    alive = [weakref.ref(held) for held in all_held]
+    all_held.clear()
+    gc.collect()
+    assert [held() for held in alive] == [None] * 3
