@@ -42,6 +42,8 @@ class FeatureFiles:
     """Width of the last state."""
     target: str
     """Digest of the target that they come from."""
+    layer_ids: tuple[int, ...]
+    """Of the target, whose inputs are kept in front of its last state."""
 
     @property
     def num_sequences(self) -> int:
@@ -67,28 +69,30 @@ class FeatureFiles:
         """Say that the features of so many sequences are on disk."""
         if isinstance(self.states, np.memmap):
             self.states.flush()
-        _write_progress(self.directory, num_captured, self.target)
+        _write_progress(self.directory, num_captured, self.target, self.layer_ids)
 
 
 def open_features(
     directory: Path,
     text: TrainingText,
     hidden_size: int,
-    num_layers: int,
+    layer_ids: tuple[int, ...],
     target: str,
     seed: int | None,
 ) -> FeatureFiles:
     """The features in `directory`, where room for them is made if there are none.
 
-    `num_layers` of the target are kept beside its last state. `target`: its digest. `seed` of the
-    order in which room is made; None: the text's own.
+    The inputs of the layers `layer_ids` are kept beside the last state. `target`: its digest.
+    `seed` of the order in which room is made; None: the text's own.
 
     Raises:
-        InvalidConfig: they belong to another text or target, or there is no room.
+        InvalidConfig: they belong to another text, target or layers, or there is no room.
     """
-    width = (num_layers + 1) * hidden_size
+    width = (len(layer_ids) + 1) * hidden_size
     if not (directory / "order.npy").exists():
-        _create(directory, text, width, target, seed)
+        _make_room(directory, len(text.ids), width)
+        _write_progress(directory, 0, target, layer_ids)
+        _arrange(directory, text, seed)
     try:
         np.load(directory / STATES, mmap_mode="r")  # what is cut short, "r+" fills with zeros
         states = np.load(directory / STATES, mmap_mode="r+")
@@ -108,28 +112,30 @@ def open_features(
             f"features {str(directory)!r}: {STATES} has the shape {list(states.shape)} and type "
             f"{states.dtype}; expected {list(shape)} and float16 by the model"
         )
-    _check_progress(directory, target, is_finished=bool(states[-1].any()))
+    _check_progress(directory, target, layer_ids, is_finished=bool(states[-1].any()))
     starts, order = starts.astype(np.int64), order.astype(np.int64)
-    return FeatureFiles(directory, states, ids, starts, order, hidden_size, target)
+    return FeatureFiles(directory, states, ids, starts, order, hidden_size, target, layer_ids)
 
 
 _SMALL = ("ids", "starts", "order")
 
 
-def _create(directory: Path, text: TrainingText, width: int, target: str, seed: int | None) -> None:
-    order = np.arange(text.num_sequences)
-    if seed is not None:
-        order = np.random.default_rng(seed).permutation(text.num_sequences)
+def _make_room(directory: Path, num_tokens: int, width: int) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / STATES
-        np.lib.format.open_memmap(path, "w+", np.dtype(np.float16), (len(text.ids), width))
+        np.lib.format.open_memmap(path, "w+", np.dtype(np.float16), (num_tokens, width))
         _reserve(path)
     except OSError as error:
         raise InvalidConfig(
             f"features {str(directory)!r} cannot be written: {error.strerror}"
         ) from None
-    _write_progress(directory, 0, target)
+
+
+def _arrange(directory: Path, text: TrainingText, seed: int | None) -> None:
+    order = np.arange(text.num_sequences)
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(text.num_sequences)
     for name, array in zip(_SMALL, _arranged(text, order), strict=True):
         write_whole(directory / f"{name}.npy", partial(np.save, arr=array))
 
@@ -141,33 +147,47 @@ def _reserve(path: Path) -> None:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
-def _write_progress(directory: Path, num_sequences: int, target: str) -> None:
-    table = {"num_sequences": num_sequences, "target": target}
+def _write_progress(
+    directory: Path, num_sequences: int, target: str, layer_ids: tuple[int, ...]
+) -> None:
+    table = {"num_sequences": num_sequences, "target": target, "layers": layer_ids}
     write_text_whole(directory / PROGRESS, json.dumps(table))
 
 
 def _read_progress(directory: Path) -> dict[str, Any] | None:
-    """How many sequences there are, and of which target; None where it is not said."""
+    """How many sequences there are, and of which target and layers; None where it is not said."""
     path = directory / PROGRESS
     if not path.exists():
         return None
     try:
         table = json.loads(path.read_text())
-        return {"num_sequences": int(table["num_sequences"]), "target": str(table["target"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        layers = table.get("layers")
+        return {
+            "num_sequences": int(table["num_sequences"]),
+            "target": str(table["target"]),
+            "layers": None if layers is None else [*layers],  # not said by older ones
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidConfig(
             f"features {str(directory)!r}: {PROGRESS} does not say how many sequences there are "
             f"of which target ({error})"
         ) from None
 
 
-def _check_progress(directory: Path, target: str, is_finished: bool) -> None:
+def _check_progress(
+    directory: Path, target: str, layer_ids: tuple[int, ...], is_finished: bool
+) -> None:
     progress = _read_progress(directory)
     if progress is not None:
         if progress["target"] != target:
             raise InvalidConfig(
                 f"features {str(directory)!r}: are of a target with the digest "
                 f"{progress['target']}; expected {target}, the model's (or another directory)"
+            )
+        if progress["layers"] not in (None, [*layer_ids]):
+            raise InvalidConfig(
+                f"features {str(directory)!r}: are of the layers {progress['layers']}; expected "
+                f"{[*layer_ids]} (or another directory)"
             )
     elif not is_finished:
         raise InvalidConfig(

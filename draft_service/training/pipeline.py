@@ -123,8 +123,9 @@ class _Stages:
     def _open(self, text: TrainingText, seed: int | None) -> FeatureFiles:
         features = self._settings.features
         directory = Path(features).expanduser() if features else self._output / "features"
-        num_layers = len(self._layer_ids)
-        return open_features(directory, text, self._hidden_size, num_layers, self._target, seed)
+        return open_features(
+            directory, text, self._hidden_size, self._layer_ids, self._target, seed
+        )
 
     def _own_text(self) -> TrainingText:
         loaded, settings = self._loaded, self._settings

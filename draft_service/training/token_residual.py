@@ -6,11 +6,14 @@ target's bigram model already and learns the rest, with little text several time
 (docs/drafters.md).
 """
 
+import zipfile
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
@@ -25,7 +28,7 @@ TABLE_PROJECTION = "token_residual.table_proj.weight"
 """Trained; a checkpoint has the projected table instead."""
 FEATURE_SCALE = "fc.scale"
 """Trained; folded into `fc.weight` when the head is saved."""
-TABLE_FILE = "bigrams.npy"
+TABLE_FILE = "bigrams.npz"
 MAX_TABLE_TOKENS = 16384
 _BATCH = 1024
 
@@ -78,22 +81,31 @@ def table_of(module: PreTrainedModel, features: FeatureFiles) -> tuple[Tensor, T
     target's states for them; kept beside the features once they are computed."""
     vocab_size = module.config.get_text_config().vocab_size
     token_ids = most_frequent(features.ids.astype("int64"), MAX_TABLE_TOKENS, vocab_size)
+    # What a text begins with, in a chat template or not.
+    first_token = int(np.bincount(features.ids[features.starts[:-1]]).argmax())
     path = features.directory / TABLE_FILE
+    of = np.concatenate(([first_token], token_ids.numpy()))
+    states = _kept_states(path, of)
+    if states is None:
+        states = _bigram_states(module, first_token, token_ids).numpy()
+        write_whole(path, partial(np.savez, of=of, states=states))
+    table = torch.from_numpy(states.astype(np.float32))
+    return token_ids.to(module.device), table.to(module.device)
+
+
+def _kept_states(path: Path, of: NDArray[np.int64]) -> NDArray[np.float16] | None:
+    """What is kept of the first token and the others `of`; None where that is nothing, or of the
+    tokens of another part of the text."""
     if not path.exists():
-        # What a text begins with, in a chat template or not.
-        first_token = int(np.bincount(features.ids[features.starts[:-1]]).argmax())
-        states = _bigram_states(module, first_token, token_ids)
-        write_whole(path, partial(np.save, arr=states.numpy()))
-    expected = (len(token_ids), features.hidden_size)
+        return None
     try:
-        table = torch.from_numpy(np.load(path).astype(np.float32))
-        if table.shape != expected:
-            raise ValueError(f"it has the shape {list(table.shape)}, expected {list(expected)}")
-    except (OSError, ValueError, EOFError) as error:
+        with np.load(path, allow_pickle=False) as file:
+            kept: NDArray[np.float16] = file["states"]
+            return kept if np.array_equal(file["of"], of) else None
+    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile) as error:
         raise InvalidConfig(
             f"{str(path)!r} cannot be used: {error}; remove it, it is made again"
         ) from None
-    return token_ids.to(module.device), table.to(module.device)
 
 
 @torch.inference_mode()

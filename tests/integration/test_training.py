@@ -141,10 +141,10 @@ def test_capturing_goes_on_behind_what_is_there(target: Path, text: Path, tmp_pa
         if len(seen) == 2:
             raise InterruptedError
 
-    features = open_features(tmp_path, read, 16, 3, "tiny", seed=0)
+    features = open_features(tmp_path, read, 16, (2, 3, 3), "tiny", seed=0)
     with pytest.raises(InterruptedError):
         capture_features(loaded.module, layer_ids, features, stop, chunk=4)
-    features = open_features(tmp_path, read, 16, 3, "tiny", seed=0)
+    features = open_features(tmp_path, read, 16, (2, 3, 3), "tiny", seed=0)
     assert features.num_captured == 8
     capture_features(loaded.module, layer_ids, features, seen.append, chunk=4)
     assert seen == [4, 8, 12]
@@ -162,7 +162,7 @@ def test_a_part_of_the_text_is_learnt_and_captured(
     shared = str(tmp_path / "features")
     part = run(settings_for(tmp_path / "part", target, text, features=shared, num_tokens=100))
     digest = model_digest(load_model(str(target), dtype="float32", device="cpu"))
-    features = open_features(Path(shared), read, 16, 3, digest, seed=0)
+    features = open_features(Path(shared), read, 16, (2, 3, 3), digest, seed=0)
     assert 100 <= features.starts[features.num_captured] < 100 + max(np.diff(read.starts))
     assert "--num-tokens 100" in (part / "README.md").read_text()
     whole = run(settings_for(tmp_path / "whole", target, text, features=shared))
@@ -246,7 +246,7 @@ def test_the_target_writes_its_own_text_and_features(target: Path, tmp_path: Pat
     loaded = load_model(str(target), dtype="float32", device="cpu")
     text = read_text(output / "text.npz", VOCAB_SIZE)
     assert len(text.ids) >= 300
-    features = open_features(output / "features", text, 16, 3, model_digest(loaded), None)
+    features = open_features(output / "features", text, 16, (2, 3, 3), model_digest(loaded), None)
     assert features.num_captured == features.num_sequences == text.num_sequences
     for index in range(0, text.num_sequences, 7):
         rows = slice(text.starts[index], text.starts[index + 1])

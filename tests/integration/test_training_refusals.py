@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from training_files import settings_for, tiny_target, write_text
 
+from draft_service.training import token_residual
 from draft_service.training.checkpoint import CHECKPOINT_FILE, MANIFEST_FILE, owned
 from draft_service.training.features import open_features
 from draft_service.training.pipeline import run
@@ -112,7 +114,7 @@ def test_files_that_were_damaged_since_are_named(target: Path, text: Path, tmp_p
         ("progress.jsonl", b"\xff\n", "progress.jsonl' lacks some of the"),
         ("progress.jsonl", b"7\n", "progress.jsonl' lacks some of the"),
         (CHECKPOINT_FILE, b"x", "checkpoint.pt' cannot be read: it is no pickle of tensors"),
-        ("features/bigrams.npy", b"x", "remove it, it is made again"),
+        ("features/bigrams.npz", b"x", "remove it, it is made again"),
         ("features/captured.json", b"x", "captured.json does not say how many"),
         (MANIFEST_FILE, b"[]", "training.json' holds no object"),
     ):
@@ -128,12 +130,33 @@ def test_features_that_were_cut_short_are_not_filled_with_zeros(
     target: Path, text: Path, tmp_path: Path
 ) -> None:
     read = read_text(text, VOCAB_SIZE)
-    open_features(tmp_path, read, 16, 3, "tiny", seed=0)
+    open_features(tmp_path, read, 16, (2, 3, 3), "tiny", seed=0)
     path = tmp_path / "feat.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InvalidConfig, match="cannot be read"):
-        open_features(tmp_path, read, 16, 3, "tiny", seed=0)
+        open_features(tmp_path, read, 16, (2, 3, 3), "tiny", seed=0)
+
+
+def test_a_part_of_a_text_has_a_table_of_its_own(
+    target: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_residual, "MAX_TABLE_TOKENS", 20)
+    values = {"features": str(tmp_path / "features")}
+    run(settings_for(tmp_path / "part", target, text, num_tokens=100, **values))
+    shared = run(settings_for(tmp_path / "shared", target, text, **values))
+    alone = run(settings_for(tmp_path / "alone", target, text, features=""))
+    rows = [
+        load_file(head / "model.safetensors")["token_residual.rows"] for head in (shared, alone)
+    ]
+    assert torch.equal(*rows)
+
+
+def test_features_of_other_layers_are_refused(target: Path, text: Path, tmp_path: Path) -> None:
+    values = {"drafter": "early-exit", "features": str(tmp_path / "features")}
+    run(settings_for(tmp_path / "one", target, text, exit_layer=1, **values))
+    message = refusal(tmp_path / "other", target, text, exit_layer=4, **values)
+    assert "are of the layers [1]; expected [4]" in message
 
 
 def test_features_that_went_elsewhere_before_a_kill_are_captured_anew(

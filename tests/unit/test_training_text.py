@@ -94,6 +94,6 @@ def test_features_without_room_on_disk_are_refused_at_the_start(tmp_path: Path) 
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
         with pytest.raises(InvalidConfig, match="features .* cannot be written: File too large"):
-            open_features(tmp_path / "features", read, 1 << 20, 1, "tiny", seed=0)
+            open_features(tmp_path / "features", read, 1 << 20, (2,), "tiny", seed=0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
