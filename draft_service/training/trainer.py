@@ -23,7 +23,9 @@ from draft_service.training.progress import Progress
 from paceline.errors import InvalidConfig
 
 CHECKPOINT_EVERY = 50
-"""Steps between two checkpoints: a minute or two of work that a kill costs."""
+"""Steps between two checkpoints at most."""
+CHECKPOINT_SECONDS = 60.0
+"""Seconds between two checkpoints at most: work that a kill costs where steps are slow."""
 REPORT_EVERY = 10
 
 
@@ -72,7 +74,8 @@ def train(
     progress.resume(num_done)
     if num_done:
         progress.say(f"Going on behind step {num_done} of {len(plan.steps)}")
-    started, num_rows = time.monotonic(), 0
+    started = saved = time.monotonic()
+    num_rows = 0
     for number in range(num_done, len(plan.steps)):
         batch = read_batch(features, plan.steps[number], feed).to(device)
         loss, entropies = loss_of(batch)
@@ -95,8 +98,10 @@ def train(
             entry["held_out"] = asdict(measurement)
             progress.say(_shown(number + 1, measurement))
         progress.record(entry)
-        if (number + 1) % CHECKPOINT_EVERY == 0 or is_last:
+        is_due = (number + 1) % CHECKPOINT_EVERY == 0
+        if is_due or is_last or time.monotonic() - saved >= CHECKPOINT_SECONDS:
             save_checkpoint(directory, Checkpoint(number + 1, weights, optimizer.state()))
+            saved = time.monotonic()
 
 
 def _resume(

@@ -11,8 +11,10 @@ import pytest
 import torch
 from training_files import entries, settings_for, tiny_target, write_text
 
+from draft_service.training import trainer
 from draft_service.training.capture import capture_features, hidden_states
 from draft_service.training.checkpoint import CHECKPOINT_FILE, load_checkpoint
+from draft_service.training.evaluation import Evaluation, Measurement
 from draft_service.training.features import open_features
 from draft_service.training.openings import Openings
 from draft_service.training.own_text import write_own_text
@@ -128,6 +130,21 @@ def test_training_goes_on_after_a_kill_as_if_nothing_had_happened(
     assert num_kept is not None and num_kept.num_steps < len(entries(tmp_path / "whole"))
     assert weights_of(run(settings_for(output, target, text, **values))) == weights_of(whole)
     assert entries(output) == entries(tmp_path / "whole")
+
+
+def test_slow_steps_are_kept_before_there_are_many(
+    target: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", 0.0)
+
+    def interrupted(evaluation: Evaluation) -> Measurement:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Evaluation, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings_for(tmp_path, target, text, drafter="medusa", evaluate_every=3))
+    kept = load_checkpoint(tmp_path, torch.device("cpu"))
+    assert kept is not None and kept.num_steps == 2
 
 
 def test_capturing_goes_on_behind_what_is_there(target: Path, text: Path, tmp_path: Path) -> None:
