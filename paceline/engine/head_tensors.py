@@ -107,7 +107,7 @@ class HeadTensors:
 
     def length(self, name: str) -> int:
         """Entries of a tensor whose length only the checkpoint says."""
-        return len(self._tensors.read(name).view(-1))
+        return self._tensors.read(name).numel()
 
     def read_or_borrow(self, name: str, shape: tuple[int, ...], target: Target) -> Tensor:
         """`EMBEDDING` or `OUTPUT`: the head's, or the target's in its place."""
