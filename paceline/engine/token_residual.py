@@ -36,6 +36,8 @@ def read_token_residual(files: HeadTensors, embedding: Tensor) -> Tensor:
     rows = files.read(ROWS, (num_rows, hidden_size), (torch.int8,))
     scales = files.read(SCALES, (num_rows,))
     projection = files.read(EMBEDDING_PROJECTION, (hidden_size, hidden_size)).float()
+    if num_rows == 0:
+        raise files.refused(f"the tensor {TOKEN_IDS!r} is empty; expected tokens with a row")
     if token_ids.min() < 0 or token_ids.max() >= vocab_size or len(token_ids.unique()) < num_rows:
         raise files.refused(
             f"the tensor {TOKEN_IDS!r} holds the token ids {int(token_ids.min())} to "

@@ -9,15 +9,17 @@ import torch
 from eagle_heads import WEIGHTS
 from eagle_loading import edit_weights, new_head, new_target, refusal
 from medusa_heads import LAYOUTS, random_medusa
+from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.engine.eagle_checkpoint import read_projection
 from paceline.engine.eagle_config import read_head_config
-from paceline.engine.head_tensors import Target
+from paceline.engine.head_tensors import HeadTensors, Target
 from paceline.engine.medusa_checkpoint import read_medusa_weights
 from paceline.engine.medusa_config import read_medusa_config
 from paceline.engine.pickled_tensors import PickledTensors
 from paceline.engine.table_model import VOCAB_SIZE
+from paceline.engine.token_residual import read_token_residual
 from paceline.errors import InvalidConfig
 
 
@@ -145,3 +147,20 @@ def test_a_pickle_with_wrong_bytes_is_read_or_refused(tmp_path: Path, is_zip: bo
             num_refused += 1
             assert refused.message.startswith("head: ")
     assert num_refused > 50
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "said"), [([], "is empty"), ([3, 3], "holds the token ids 3"), ([40], "ids 40")]
+)
+def test_rows_of_tokens_that_make_no_sense_are_refused(
+    tmp_path: Path, token_ids: list[int], said: str
+) -> None:
+    tensors = {
+        "token_residual.embed_proj.weight": torch.zeros(16, 16),
+        "token_residual.rows": torch.zeros(len(token_ids), 16, dtype=torch.int8),
+        "token_residual.scales": torch.zeros(len(token_ids)),
+        "token_residual.token_ids": torch.tensor(token_ids, dtype=torch.int64),
+    }
+    save_file(tensors, tmp_path / WEIGHTS)
+    with pytest.raises(InvalidConfig, match=said):
+        read_token_residual(HeadTensors(str(tmp_path)), torch.zeros(40, 16))
