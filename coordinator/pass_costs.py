@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence as Items
 from statistics import median
+from typing import NamedTuple
 
 from paceline.rounds import PassCost, RoundTiming
 
@@ -24,8 +25,9 @@ class CostModel:
             context: by_rows for context, by_rows in table.items() if len(by_rows) == num_widths
         }
         self._scale = 1.0
-        self._step_s: deque[float] = deque(maxlen=64)
-        self._way_s: deque[float] = deque(maxlen=64)
+        self._proposals: deque[_Proposal] = deque(maxlen=64)
+        self._step_s = 0.0
+        self._rest_s = 0.0
 
     def pass_s(self, num_rows: int, context: int) -> float:
         """Expected time of a pass."""
@@ -43,14 +45,12 @@ class CostModel:
 
     def propose_s(self, num_drafts: int) -> float:
         """Expected time of a proposal, the way there and back included; 0 before the first."""
-        if not num_drafts or not self._way_s:
-            return 0.0
-        return median(self._way_s) + self.step_s * num_drafts
+        return self._rest_s + self._step_s * num_drafts if num_drafts else 0.0
 
     @property
     def step_s(self) -> float:
         """Expected time of a draft more, where one is proposed anyway; 0 before the first."""
-        return median(self._step_s) if self._step_s else 0.0
+        return self._step_s
 
     def record_pass(self, num_rows: int, context: int, elapsed_s: float) -> None:
         """Correct the table by what a pass really took."""
@@ -63,8 +63,29 @@ class CostModel:
     def record_propose(self, num_drafts: int, elapsed_s: float, timing: RoundTiming) -> None:
         """Remember what a proposal took: in all, and by its `timing` in the draft itself."""
         compute_s, num_steps = min(timing.compute_us / 1e6, elapsed_s), timing.num_steps
-        if not num_steps:  # a draft that does not say, or did not answer: all of it was drafting
+        if not timing.compute_us:  # a draft that did not answer: all of it was drafting
             compute_s, num_steps = elapsed_s, num_drafts
-        if num_steps:
-            self._step_s.append(compute_s / num_steps)
-            self._way_s.append(max(elapsed_s - compute_s, 0.0))
+            if not num_drafts:
+                return
+        self._proposals.append(_Proposal(num_steps, compute_s, elapsed_s))
+        self._step_s = _step_s([p for p in self._proposals if p.num_steps])
+        rest = (p.elapsed_s - self._step_s * p.num_steps for p in self._proposals)
+        self._rest_s = max(median(rest), 0.0)
+
+
+class _Proposal(NamedTuple):
+    num_steps: int
+    compute_s: float
+    elapsed_s: float
+
+
+def _step_s(proposals: Items[_Proposal]) -> float:
+    """What a step more takes: the first one takes longer, with cold caches and more to read."""
+    if not proposals:
+        return 0.0
+    fewest = min(p.num_steps for p in proposals)
+    first_s = median(p.compute_s for p in proposals if p.num_steps == fewest)
+    more = [
+        (p.compute_s - first_s) / (p.num_steps - fewest) for p in proposals if p.num_steps > fewest
+    ]
+    return max(median(more), 0.0) if more else first_s / fewest

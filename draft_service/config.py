@@ -53,7 +53,7 @@ class DraftSettings(ServiceSettings):
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX; of the
-    matrices of heads bfloat16, where the CPU has fast ones."""
+    matrices of heads eight bits, where the CPU has bfloat16."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs. This version runs models on CPUs, whatever `auto` might mean later."""

@@ -44,9 +44,12 @@ class Proposal:
     """One per token: how likely the drafter thinks it is that the token is accepted once the ones
     before it are, in a tree those on its way. Fewer where it does not say."""
     min_confidence: float = 0.0
-    """No token is wanted whose acceptance, and that of all before it, is less likely than this."""
+    """No token is worth a step whose acceptance, and that of all before it, is less likely than
+    this."""
     tree: DraftTree | None = None
     """What its drafter lets grow, where it drafts trees."""
+    num_steps: int = 0
+    """Steps of its drafter's model that went into it."""
     is_done: bool = False
     fault: DraftFault | None = None
     """What is wrong where it ends."""
@@ -118,7 +121,6 @@ class _Pending:
     proposal: Proposal
     arrived_at: float
     started_at: float | None = None
-    num_steps: int = 0
 
 
 class Proposer:
@@ -200,7 +202,6 @@ class Proposer:
         started = self._clock()
         for pending in self._waiting.values():
             pending.started_at = pending.started_at or started
-            pending.num_steps += 1
         self._drafter.extend([pending.proposal for pending in self._waiting.values()])
         now = self._clock()
         done = {id: p for id, p in self._waiting.items() if p.proposal.is_done}
@@ -219,13 +220,13 @@ class Proposer:
 
 def _result(sequence_id: str, pending: _Pending, num_sequences: int, now: float) -> ProposeResult:
     started = pending.started_at or now
+    proposal = pending.proposal
     timing = RoundTiming(
         queue_us=round((started - pending.arrived_at) * 1e6),
         compute_us=round((now - started) * 1e6),
         pass_sequences=num_sequences,
-        num_steps=pending.num_steps,
+        num_steps=proposal.num_steps,
     )
-    proposal = pending.proposal
     drafts = Drafts(
         tuple(proposal.token_ids),
         tuple(proposal.parents),

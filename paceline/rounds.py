@@ -120,7 +120,7 @@ class RoundTiming:
     pass_rows: int = 0
     pass_sequences: int = 0
     num_steps: int = 0
-    """Of a proposal: the drafter's steps for it; 0 where the draft does not say."""
+    """Of a proposal: the steps of the drafter's model for it; 0 for none, as for a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ class ProposeRound:
     traceparent: str = ""
     features: Features | None = None
     min_confidence: float = 0.0
-    """No draft is wanted whose acceptance, and that of all before it, is less likely than this."""
+    """No draft is worth a step of the drafter's model whose acceptance, and that of all before it,
+    is less likely than this."""
 
 
 class DraftFault(Enum):

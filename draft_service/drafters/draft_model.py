@@ -68,6 +68,7 @@ class ModelDrafter:
                 proposal.is_done = True
             else:
                 self._choice.begin(proposal.sequence)
+                proposal.num_steps += 1
                 running.append((proposal, work))
         if not running:
             return

@@ -102,6 +102,7 @@ class EagleDrafter:
             else:
                 num_new += len(rows.token_ids)
                 self._choice.begin(proposal.sequence)
+                proposal.num_steps += 1
                 running.append((proposal, rows))
         if not running:
             return

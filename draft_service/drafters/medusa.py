@@ -51,6 +51,7 @@ class MedusaDrafter:
             row = _newest_row(proposal.sequence)
             if row is not None:
                 self._choice.begin(proposal.sequence)
+                proposal.num_steps += 1
                 running.append((proposal, row))
         if running:
             num_wanted = max(proposal.num_wanted for proposal, _ in running)

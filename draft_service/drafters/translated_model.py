@@ -159,6 +159,7 @@ class TranslatedDrafter:
         }
         self._model.extend([twin for twin in twins.values() if not twin.is_done])
         for proposal, twin in twins.items():
+            proposal.num_steps = twin.num_steps
             if twin.is_done and not proposal.is_done:  # there is no room for more
                 if isinstance(self._choice, TextChoice):
                     self._choice.propose(twin)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from draft_service.training.token_residual import FEATURE_SCALE, TokenResidual
 from paceline.engine.eagle_config import HeadConfig
-from paceline.engine.eagle_head import rotary_embedding, rotated
+from paceline.engine.head_rotary import rotary_embedding, rotated
 from paceline.errors import InvalidConfig
 
 _PROJECTED = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")

@@ -79,7 +79,7 @@ class ServeSettings(Settings):
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX; of the
-    matrices of heads bfloat16, where the CPU has fast ones."""
+    matrices of heads eight bits, where the CPU has bfloat16."""
 
     max_model_len: Count | None = None
     """Longest sequence in tokens, prompt and answer together. Unset: what the model was made

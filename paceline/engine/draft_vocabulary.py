@@ -8,6 +8,7 @@ two ways: `d2t` holds distances, `token_map` the tokens themselves.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,16 +26,21 @@ class DraftVocabulary:
         `vocab_size`: tokens of the target, without rows that pad its matrices.
         """
         is_known = target_ids < vocab_size
-        self._draft_ids = is_known.nonzero()[:, 0]
-        self._target_ids = target_ids[is_known]
+        self._draft_ids = is_known.nonzero()[:, 0].numpy()
+        self._target_ids = target_ids[is_known].numpy()
+        self._is_whole = np.array_equal(self._target_ids, np.arange(vocab_size))
         self.vocab_size = vocab_size
 
     def spread(self, drafted: Tensor) -> Logits:
         """`[N, draft_vocab_size]` as float32 `[N, vocab_size]`; minus infinity for other tokens."""
-        logits = torch.full((len(drafted), self.vocab_size), -torch.inf)
-        logits[:, self._target_ids] = drafted.float()[:, self._draft_ids]
-        rows: Logits = logits.numpy()
-        return rows
+        rows: Logits = drafted.float().numpy()
+        if len(self._draft_ids) < rows.shape[1]:
+            rows = rows[:, self._draft_ids]
+        if self._is_whole:
+            return rows
+        logits = np.full((len(rows), self.vocab_size), -np.inf, dtype=np.float32)
+        logits[:, self._target_ids] = rows
+        return logits
 
 
 class DraftVocabularyModel:

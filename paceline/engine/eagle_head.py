@@ -11,28 +11,31 @@ draft cannot change the text.
 Knows nothing about rounds, nor about which rows are still right: its callers truncate.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from paceline.engine.draft_vocabulary import DraftVocabulary
 from paceline.engine.eagle_checkpoint import HeadWeights
 from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.head_kv import HeadKV
 from paceline.engine.head_linear import HeadLinear
+from paceline.engine.head_rotary import RotaryAngles, rotated
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT
 from paceline.engine.model import Features, Logits
-from paceline.engine.support import ROPE_TYPES
 from paceline.engine.token_residual import TABLE
-from paceline.errors import InvalidConfig
+
+QKV = "self_attn.qkv_proj"
+GATE_UP = "mlp.gate_up_proj"
+_JOINED = {
+    QKV: tuple(f"self_attn.{name}_proj" for name in "qkv"),
+    GATE_UP: ("mlp.gate_proj", "mlp.up_proj"),
+}
+"""Matrices that take the same rows: one call instead of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +84,9 @@ class EagleHead:
         self._embedding = weights.tensors[EMBEDDING]  # as it was saved: few rows of it are used
         self._token_residual = weights.tensors.get(TABLE, torch.empty(0))
         tensors = {n: t for n, t in weights.tensors.items() if n not in (EMBEDDING, TABLE)}
-        self._matrices = {
-            name: HeadLinear(tensor, tensors.get(f"{name.removesuffix('.weight')}.bias"), dtype)
-            for name, tensor in tensors.items()
-            if tensor.ndim == 2
-        }
+        if is_projected:
+            del tensors["fc.weight"]
+        self._matrices = _matrices(tensors, dtype)
         self._norms = {
             name: tensor.float()
             for name, tensor in tensors.items()
@@ -93,7 +94,7 @@ class EagleHead:
         }
         self.vocab_size = vocab_size
         self._vocabulary = DraftVocabulary(weights.target_ids, vocab_size)
-        self._rotary = rotary_embedding(config)
+        self._angles = RotaryAngles(config)
 
     @property
     def num_parameters(self) -> int:
@@ -161,16 +162,13 @@ class EagleHead:
 
     def _attention(self, states: Tensor, batch: Sequence[HeadRows]) -> Tensor:
         config = self._config
-        query = self._linear(states, "self_attn.q_proj").view(-1, config.num_heads, config.head_dim)
-        key, value = (
-            self._linear(states, f"self_attn.{name}_proj").view(
-                -1, config.num_kv_heads, config.head_dim
-            )
-            for name in "kv"
-        )
+        num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
+        heads = self._linear(states, QKV).unflatten(1, (-1, config.head_dim))
         positions = [position for rows in batch for position in _positions(rows)]
-        cos, sin = self._rotary(states, torch.tensor(positions)[None])
-        query, key = rotated(query, cos, sin), rotated(key, cos, sin)
+        cos, sin = self._angles.at(positions)
+        turned = rotated(heads[:, : num_heads + num_kv_heads], cos, sin)
+        query, key = turned[:, :num_heads], turned[:, num_heads:]
+        value = heads[:, num_heads + num_kv_heads :]
         key_value = torch.stack((key, value)).transpose(1, 2)  # [2, num_kv_heads, N, head_dim]
         attended, first = [], 0
         for rows in batch:
@@ -182,20 +180,35 @@ class EagleHead:
         return self._linear(torch.cat(attended), "self_attn.o_proj")
 
     def _mlp(self, states: Tensor) -> Tensor:
-        gate = F.silu(self._linear(states, "mlp.gate_proj"))
-        return self._linear(gate * self._linear(states, "mlp.up_proj"), "mlp.down_proj")
+        gate, up = self._linear(states, GATE_UP).chunk(2, dim=-1)
+        return self._linear(F.silu(gate) * up, "mlp.down_proj")
 
     def _logits(self, states: Tensor) -> Logits:
         if self._config.is_eagle3:
             states = self._norm(states, "norm")
-        return self._vocabulary.spread(self._matrices[OUTPUT](states))
+        return self._vocabulary.spread(self._linear(states, OUTPUT.removesuffix(".weight")))
 
     def _linear(self, states: Tensor, name: str) -> Tensor:
-        return self._matrices[f"{name}.weight"](states)
+        return self._matrices[name](states)
 
     def _norm(self, states: Tensor, name: str) -> Tensor:
         weight = self._norms[f"{name}.weight"]
         return F.rms_norm(states, weight.shape, weight, self._config.rms_norm_eps)
+
+
+def _matrices(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, HeadLinear]:
+    """The matrices of the layer and around it, by name."""
+    names = [name.removesuffix(".weight") for name, tensor in tensors.items() if tensor.ndim == 2]
+    joined = {name: parts for name, parts in _JOINED.items() if parts[0] in names}
+    single = {
+        name: (name,) for name in names if not any(name in parts for parts in joined.values())
+    }
+    matrices = {}
+    for name, parts in {**joined, **single}.items():
+        biases = [tensors[f"{part}.bias"] for part in parts if f"{part}.bias" in tensors]
+        weight = torch.cat([tensors[f"{part}.weight"] for part in parts])
+        matrices[name] = HeadLinear(weight, torch.cat(biases) if biases else None, dtype)
+    return matrices
 
 
 def _positions(rows: HeadRows) -> Sequence[int]:
@@ -226,43 +239,3 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> T
         query[None], key[None], value[None], attn_mask=mask, enable_gqa=True
     )
     return attended[0].transpose(0, 1).flatten(1)
-
-
-def rotated(
-    states: Tensor,  # [N, H, D]
-    cos: Tensor,  # [1, N, D]
-    sin: Tensor,
-) -> Tensor:
-    first, second = states.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return states * cos[0, :, None] + turned * sin[0, :, None]
-
-
-def rotary_embedding(config: HeadConfig) -> LlamaRotaryEmbedding:
-    """Angles for any position: how long a sequence may be is the target's business."""
-    rope_type = config.rope["rope_type"]
-    if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
-        raise InvalidConfig(
-            f"the head's rope_type is {rope_type!r}, which depends on the whole batch or is not "
-            f"known; expected one of {', '.join(sorted(ROPE_TYPES))}"
-        )
-    try:
-        rotary = LlamaRotaryEmbedding(
-            LlamaConfig(
-                hidden_size=config.hidden_size,
-                num_attention_heads=config.num_heads,
-                num_key_value_heads=config.num_kv_heads,
-                head_dim=config.head_dim,
-                rope_parameters=config.rope,
-            )
-        )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, StrictDataclassError) as error:
-        raise InvalidConfig(f"the head's rope settings {config.rope} are wrong: {error}") from None
-    if not math.isfinite(rotary.attention_scaling) or not bool(
-        torch.isfinite(rotary.inv_freq).all()
-    ):
-        raise InvalidConfig(
-            f"the head's rope settings {config.rope} make angles that are no numbers; expected a "
-            "rope_theta and a factor above 0"
-        )
-    return rotary

@@ -11,13 +11,30 @@ from torch.nn import functional as F
 
 from paceline.engine.linear import PackedLinear, can_pack
 
+FEW_ROWS = 4
+"""Up to so many the eight-bit kernel is as fast as the packed one, or faster (LOG.md)."""
+
+
+_EIGHT_BIT_STEP = 64
+"""The eight-bit kernel reads beyond the end of rows whose length is no multiple of its step, which
+is this or less."""
+
 
 class HeadLinear:
     """`[N, I]` to `[N, O]`, float32."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        """`dtype`: of the weights while they are kept."""
+        """`dtype`: of the weights while they are kept.
+
+        `torch.int8`: eight bits and a scale for each output, with what goes in as bfloat16. The
+        weights are then kept in bfloat16 too, for a prompt's many rows and for odd sizes.
+        """
         self.num_parameters = weight.numel() + (0 if bias is None else bias.numel())
+        self._few: _EightBitLinear | None = None
+        if dtype == torch.int8:
+            if weight.shape[1] % _EIGHT_BIT_STEP == 0:
+                self._few = _EightBitLinear(weight, bias)
+            dtype = torch.bfloat16
         self._dtype = dtype
         self._weight = weight.to(dtype)
         self._bias = None if bias is None else bias.to(dtype)
@@ -28,7 +45,27 @@ class HeadLinear:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """The layer itself."""
+        if self._few is not None and 0 < len(rows) <= FEW_ROWS:
+            return self._few(rows)
         rows = rows.to(self._dtype)
         if self._packed is not None:
             return self._packed(rows).float()
         return F.linear(rows, self._weight, self._bias).float()
+
+
+class _EightBitLinear:
+    """Weights as integers of eight bits."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        highest = weight.float().abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny)
+        # The scales that are used, so that rounding those does not add to the error.
+        self._scales = (highest / 127).to(torch.bfloat16)
+        scaled = (weight.float() / self._scales.float()[:, None]).round().clamp(-127, 127)
+        self._weight = scaled.to(torch.int8)
+        self._bias = None if bias is None else bias.float()
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        computed: Tensor = torch.ops.aten._weight_int8pack_mm(
+            rows.to(torch.bfloat16), self._weight, self._scales
+        ).float()
+        return computed if self._bias is None else computed + self._bias

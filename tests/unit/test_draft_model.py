@@ -1,12 +1,14 @@
 """A drafter with a model says what its model would say with the target's noise."""
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 from plain_text import plain_text
 
 from draft_service.drafters import draft_model
 from draft_service.drafters.draft_model import ModelDrafter
+from draft_service.drafters.token_choice import USUAL_CONFIDENCE
 from draft_service.proposer import Proposal
 from paceline.engine.sequences import EngineSequence
 from paceline.engine.table_model import TableLaw, TableModel
@@ -78,6 +80,20 @@ def test_each_step_adds_one_token_to_all_at_once() -> None:
         assert [len(proposal.token_ids) for proposal in proposals] == [num_steps] * 3
     expected = [plain_text(LAW, [index, *PROMPT], SEEDED)[:3] for index in range(3)]
     assert [proposal.token_ids for proposal in proposals] == expected
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_a_token_more_is_made_as_long_as_it_is_likely_to_pay(length: int) -> None:
+    """What has been made is proposed, however unsure: its step is paid."""
+    drafter = new_drafter()
+    whole = Proposal(begun(drafter, settings=SEEDED), 8)
+    complete(drafter, whole)
+    likely = [prod(whole.confidences[:n]) * USUAL_CONFIDENCE for n in range(9)]
+    least = (likely[length - 1] + likely[length]) / 2
+    drafter = new_drafter()
+    proposal = Proposal(begun(drafter, settings=SEEDED), 8, min_confidence=least)
+    assert complete(drafter, proposal) == [whole.token_ids[:length]]
+    assert proposal.num_steps == length
 
 
 def test_a_long_prompt_takes_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:

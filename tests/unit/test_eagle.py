@@ -29,8 +29,10 @@ from eagle_reference import reference_logits
 from draft_service.drafters import eagle
 from draft_service.drafters.eagle import EagleDrafter
 from draft_service.proposer import Proposer
+from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead
 from paceline.engine.head_kv import HeadKV
+from paceline.engine.head_rotary import RotaryAngles, rotary_embedding
 from paceline.engine.sampling import token_law
 from paceline.rounds import RoundErrorReason
 
@@ -84,8 +86,9 @@ def test_a_draft_vocabulary_is_spread_over_the_targets(head: EagleHead) -> None:
     np.testing.assert_allclose(logits[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_head_in_half_precision_says_nearly_the_same(tmp_path: Path) -> None:
-    head, prompt = loaded(HEAD, tmp_path, dtype=torch.bfloat16), TEXT[:12]
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_a_head_in_fewer_bits_says_nearly_the_same(tmp_path: Path, dtype: torch.dtype) -> None:
+    head, prompt = loaded(HEAD, tmp_path, dtype=dtype), TEXT[:12]
     kv = HeadKV(0)
     rows = eagle.HeadRows(kv, prompt[1:], rows_for(prompt)[:-1], wants_logits=True)
     logits = head.forward([rows])[0]
@@ -183,6 +186,17 @@ def test_a_row_too_many_changes_nothing(head: EagleHead) -> None:
     assert list(said.token_ids) == reference_drafts(HEAD, TEXT[:20])
 
 
+def test_positions_have_the_angles_of_the_familys_own_code_however_far_they_are(
+    tmp_path: Path,
+) -> None:
+    config = read_head_config(str(HEAD.write(tmp_path)))
+    angles, rotary = RotaryAngles(config), rotary_embedding(config)
+    for positions in ([3], [5, 2, 5], [5000, 1], [1023, 1024]):
+        expected = rotary(torch.empty(0), torch.tensor(positions)[None])
+        for found, said in zip(angles.at(positions), expected, strict=True):
+            assert torch.equal(found, said)
+
+
 def test_features_that_are_no_numbers_are_a_gap(head: EagleHead) -> None:
     owner = owner_of(head)
     rows = rows_for(TEXT[:20])[:19]
@@ -196,7 +210,7 @@ def test_features_that_are_no_numbers_are_a_gap(head: EagleHead) -> None:
     assert list(said.token_ids) == reference_drafts(HEAD, TEXT[:30], start=26)
 
 
-@pytest.mark.parametrize("name", ["fc.weight", "lm_head.weight", "mlp.up_proj.weight"])
+@pytest.mark.parametrize("name", ["fc", "lm_head", "mlp.gate_up_proj"])
 def test_a_forward_pass_without_numbers_proposes_nothing_and_harms_nobody(
     tmp_path: Path, name: str
 ) -> None:

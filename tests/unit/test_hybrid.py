@@ -48,6 +48,7 @@ class SureModel:
     def extend(self, proposals: list[Proposal]) -> None:
         self.asked.append([proposal.sequence.sequence_id for proposal in proposals])
         for proposal in proposals:
+            proposal.num_steps += 1
             token_ids = self.token_ids[len(proposal.token_ids) :]
             if not token_ids:
                 proposal.is_done = True

@@ -19,7 +19,25 @@ def test_the_way_is_paid_once_and_a_step_for_each_draft() -> None:
     assert costs.propose_s(0) == 0.0
 
 
-def test_a_draft_that_does_not_say_its_steps_is_paid_by_the_draft() -> None:
+def test_a_first_step_that_takes_longer_is_no_measure_of_the_others() -> None:
+    costs = CostModel(())
+    for num_steps in (1, 3, 2, 1, 4):
+        timing = RoundTiming(compute_us=2000 + 500 * num_steps, num_steps=num_steps)
+        costs.record_propose(num_steps, 0.003 + 0.0005 * num_steps, timing)
+    assert costs.step_s == pytest.approx(0.0005)
+    assert costs.propose_s(4) == pytest.approx(0.005)
+
+
+def test_copies_take_no_step() -> None:
+    costs = CostModel(())
+    costs.record_propose(3, 0.006, RoundTiming(compute_us=4000, num_steps=2))
+    for _ in range(5):
+        costs.record_propose(7, 0.001, RoundTiming(compute_us=50))
+    assert costs.step_s == pytest.approx(0.002)
+    assert costs.propose_s(1) == pytest.approx(0.003)
+
+
+def test_a_draft_that_does_not_answer_is_paid_by_the_draft() -> None:
     costs = CostModel(())
     costs.record_propose(4, 0.02, RoundTiming())
     costs.record_propose(0, 0.5, RoundTiming())
