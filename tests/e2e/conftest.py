@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,17 @@ KV_CACHE_TOKENS = 16_384
 TABLE = "table:7"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say with a failure where the logs of the processes are."""
+    report = yield
+    if report.failed and (processes := item.funcargs.get("processes")):
+        report.sections.append(("Logs of the processes", f"{processes.log_directory}/*.log"))
+    return report
+
+
 @pytest.fixture(scope="session")
 def processes(request: pytest.FixtureRequest) -> Iterator[Processes]:
     """Starts processes that run until the tests are over; keeps their logs if a test failed."""
@@ -26,10 +37,7 @@ def processes(request: pytest.FixtureRequest) -> Iterator[Processes]:
     # As many threads as cores for each: their passes take turns more often than they overlap.
     with Processes(directory, num_threads=len(os.sched_getaffinity(0))) as processes:
         yield processes
-    if request.session.testsfailed:
-        reporter = request.config.pluginmanager.getplugin("terminalreporter")
-        reporter.write_line(f"\nThe logs of the processes are kept in {directory}")
-    else:
+    if not request.session.testsfailed:
         shutil.rmtree(directory)
 
 

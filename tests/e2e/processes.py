@@ -27,14 +27,6 @@ CONNECT_TIMEOUT_S = 20.0
 GRACE_S = 10.0
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as server:
-        server.bind((HOST, 0))
-        port: int = server.getsockname()[1]
-        return port
-
-
 @dataclass(eq=False)
 class Service:
     """One process of ours, running or not."""
@@ -119,9 +111,11 @@ class Processes:
     """Starts processes; a context manager that kills them all."""
 
     def __init__(self, log_directory: Path, num_threads: int) -> None:
+        self.log_directory = log_directory
         self._supervisor = Supervisor(log_directory)
         self._num_threads = num_threads
         self._num_started = 0
+        self._reserved: list[socket.socket] = []
 
     def target(self, **settings: Any) -> Worker:
         """Start a target, with settings by their names in `target_service.config`."""
@@ -136,7 +130,7 @@ class Processes:
         self, targets: list[Worker], drafts: list[Worker], redis_url: str = "", **settings: Any
     ) -> Coordinator:
         """Start a coordinator of these workers; they need not be ready."""
-        http_port, grpc_port = free_port(), free_port()
+        http_port, grpc_port = self._port(), self._port()
         values = {
             "targets": tuple(worker.address for worker in targets),
             "drafts": tuple(worker.address for worker in drafts),
@@ -173,12 +167,25 @@ class Processes:
         return Stack(target, drafts, coordinator)
 
     def _worker(self, role: str, service_name: str, settings: dict[str, Any]) -> Worker:
-        port = free_port()
+        port = self._port()
         values = {"port": port, "num_threads": self._num_threads, **settings}
         spec = self._spec(f"{role}_service", values)
         address = f"{HOST}:{port}"
         probe = GrpcProbe(address, service_name)
         return Worker(self._supervisor, spec, self._supervisor.start(spec), probe, role, address)
+
+    def _port(self) -> int:
+        """A port of our own to the end, also while none of our processes listens on it.
+
+        A socket that is bound to it and does not listen keeps it from everybody who takes any free
+        one, and not from a server, which asks for it with SO_REUSEADDR as we do.
+        """
+        server = socket.socket()
+        self._reserved.append(server)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((HOST, 0))
+        port: int = server.getsockname()[1]
+        return port
 
     def _spec(self, module: str, values: dict[str, Any]) -> ChildSpec:
         self._num_started += 1
@@ -199,3 +206,5 @@ class Processes:
         trace: TracebackType | None,
     ) -> None:
         self._supervisor.__exit__(kind, error, trace)
+        for server in self._reserved:
+            server.close()
