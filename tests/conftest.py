@@ -16,3 +16,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A busy machine is no reason to fail: the time limit of a whole test is enough.
 settings.register_profile("paceline", deadline=None)
 settings.load_profile("paceline")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, since some tests wait for most of their time."""
+    return len(os.sched_getaffinity(0)) + 1
