@@ -153,13 +153,15 @@ def own_text(max_tokens: int = 40) -> str:
 
 TEXT = own_text()
 SAMPLED = {"temperature": 0.9, "seed": 4, "max_tokens": 40}
+ENDING = {"temperature": 1.0, "seed": 117, "max_tokens": 60}
+"""Its first four choices end by themselves, after 40, 22, 7 and 32 tokens."""
 
 CASES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0, "max_tokens": 40},
     "sampled": SAMPLED,
     "one token": {**SAMPLED, "max_tokens": 1},
-    "end of sequence": {"temperature": 1.0, "seed": 1, "max_tokens": 400},
-    "ignoring it": {"temperature": 1.0, "seed": 1, "max_tokens": 400, "ignore_eos": True},
+    "end of sequence": ENDING,
+    "ignoring it": {**ENDING, "ignore_eos": True},
     "a stop": {**SAMPLED, "ignore_eos": True, "stop": [TEXT[9:12]]},
     "stops that overlap": {**SAMPLED, "ignore_eos": True, "stop": [TEXT[9:12], TEXT[10:14]]},
     "a stop too early": {
@@ -183,7 +185,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "choices": {**SAMPLED, "n": 3},
     "choices and a stop": {**SAMPLED, "n": 3, "ignore_eos": True, "stop": ["e", "th"]},
-    "choices to their ends": {"temperature": 1.0, "seed": 2, "max_tokens": 300, "n": 4},
+    "choices to their ends": {**ENDING, "n": 4},
     "prediction": {**SAMPLED, "prediction": {"type": "content", "content": TEXT}},
     "wrong prediction": {**SAMPLED, "prediction": {"type": "content", "content": "nonsense"}},
     "prediction and a stop": {

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 from front_ends import CASES, ENDPOINTS, PROMPT_IDS, TEXT
 from table_service import TableService, table_service
 from worker_servers import draft_server
@@ -10,7 +11,7 @@ from worker_servers import draft_server
 from coordinator.requests import FinishReason
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service() -> AsyncIterator[TableService]:
     async with table_service(drafts=[draft_server("self"), draft_server("suffix")]) as found:
         yield found
@@ -22,6 +23,7 @@ STOPPING = {
 }
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
 async def test_all_front_ends_say_the_same_with_and_without_drafts(
     name: str, service: TableService

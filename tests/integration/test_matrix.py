@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from front_ends import CASES, ENDPOINTS, PROMPT_IDS, Said
 from pairwise import pairwise_cover
 from real_tokenizers import table_tokenizer
@@ -40,7 +41,10 @@ COVER = pairwise_cover(*FACTORS.values())
 ALL = [*itertools.product(*FACTORS.values())]
 
 
-@pytest.fixture
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service() -> AsyncIterator[TableService]:
     drafts = [
         draft_server("draft-model", replace(LAW, disagreement=0.3)),
