@@ -29,6 +29,8 @@ LAW = TableLaw(3, vocab_size=6)
 PROMPT = [1, 2, 4, 1, 2]
 NUM_ANSWERS = 1500
 NUM_ANSWERS_LONG = 10_000
+NUM_CAUGHT = 500
+"""As many are enough to see most of what is wrong."""
 NUM_TOGETHER = 50
 RULES = [*AcceptanceRule]
 SETTINGS = SequenceSettings(
@@ -139,7 +141,9 @@ def test_drafts_from_an_earlier_answer_to_the_same_seed_are_caught(
     """Why the suffix drafter looks at the sequence alone: its answer came from these numbers."""
     monkeypatch.setattr(SequenceSettings, "samples_drafts", False)
     settings = replace(SETTINGS, acceptance_rule=AcceptanceRule.REJECTION)
-    said = answers(settings, [Fault.NONE], [Fault.NONE], "suffix", num_times=2)
+    said = answers(
+        settings, [Fault.NONE], [Fault.NONE], "suffix", num_answers=NUM_CAUGHT, num_times=2
+    )
     assert not is_plausible(said, expected())
 
 
@@ -148,18 +152,27 @@ def test_coupled_answers_do_not_depend_on_drafts_and_faults() -> None:
     assert all(said == told[0] for said in told)
 
 
-@pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION, AcceptanceRule.BLOCK])
+@pytest.mark.parametrize(
+    ("rule", "num_answers"),
+    [
+        (AcceptanceRule.REJECTION, NUM_CAUGHT),
+        # In the numbers themselves it is seen at once (`test_draws`).
+        pytest.param(AcceptanceRule.BLOCK, NUM_ANSWERS, marks=pytest.mark.long),
+    ],
+)
 def test_noise_shared_by_drafting_and_accepting_is_caught(
-    rule: AcceptanceRule, monkeypatch: pytest.MonkeyPatch
+    rule: AcceptanceRule, num_answers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def shared(self: Draws, purpose: Purpose, position: int) -> float:
         return draws.single_uniform(self.settings.seed, self.start, position, 0, 1)
 
     monkeypatch.setattr(Draws, "_uniform", shared)
     settings = replace(SETTINGS, acceptance_rule=rule)
-    assert not is_plausible(answers(settings, [Fault.NONE], [Fault.NONE]), expected())
+    said = answers(settings, [Fault.NONE], [Fault.NONE], num_answers=num_answers)
+    assert not is_plausible(said, expected())
 
 
+@pytest.mark.long
 def test_numbers_of_block_that_come_back_in_the_next_round_are_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
