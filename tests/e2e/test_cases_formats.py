@@ -60,14 +60,14 @@ async def test_drafts_of_a_model_that_knows_the_grammar_are_accepted(model_stack
 async def test_json_free_text_and_a_client_that_leaves_share_the_batch(model_stack: Stack) -> None:
     coordinator = model_stack.coordinator
     bodies = [
-        asked(words, temperature=temperature, response_format=kind, max_tokens=60, seed=index)
-        for index, (words, temperature, kind) in enumerate(
+        asked(words, temperature=temperature, response_format=kind, max_tokens=longest, seed=index)
+        for index, (words, temperature, kind, longest) in enumerate(
             [
-                ("Describe Ada.", 0, FORMAT),
-                ("Why is the sky blue?", 0, {"type": "text"}),
-                ("A JSON object with two colours.", 0.9, {"type": "json_object"}),
-                ("Count to ten.", 0.9, {"type": "text"}),
-                ("Describe Bob.", 0.9, FORMAT),
+                ("Describe Ada.", 0, FORMAT, 60),
+                ("Why is the sky blue?", 0, {"type": "text"}, 30),
+                ("A JSON object with two colours.", 0.9, {"type": "json_object"}, 30),
+                ("Count to ten.", 0.9, {"type": "text"}, 30),
+                ("Describe Bob.", 0.9, FORMAT, 60),
             ]
         )
     ]

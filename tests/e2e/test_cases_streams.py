@@ -45,7 +45,7 @@ async def test_text_is_the_decoded_ids_wherever_blocks_cut_a_character(
     model_stack: Stack, prompt: str
 ) -> None:
     """CASES 25 b and c."""
-    body = {"prompt": prompt, "temperature": 0, "max_tokens": 15}
+    body = {"prompt": prompt, "temperature": 0, "max_tokens": 10}
     # An odd number of drafts cuts pairs.
     modes = (OFF, drafts("suffix", 3), drafts("draft-model", 4))
     ways = [*itertools.product(modes, FrontEnd)]
@@ -114,7 +114,7 @@ async def test_a_degenerate_prompt_is_refused_or_answered_as_without_drafts(
 ) -> None:
     """CASES 31."""
     coordinator = model_stack.coordinator
-    body = {**prompt, "temperature": 0, "max_tokens": 8}
+    body = {**prompt, "temperature": 0, "max_tokens": 4}
     response = await post(coordinator, body)
     if response.status_code == 400:
         assert response.json()["error"]["param"] in ("prompt", "messages")

@@ -37,7 +37,7 @@ async def test_layers_of_a_random_target_change_nothing_in_the_text(
     pair = Pair(save_target(tmp_path / "target"), head, "early-exit")
     async with cluster([pair.target()], [pair.draft()]) as running:
         await running.until_ready()
-        for seed in range(2):
+        for seed in range(2 if temperature else 1):
             drafted, _ = await pair.both(running, temperature=temperature, seed=seed)
             assert drafted.generation.stats.num_draft_tokens > 20
         await running.until_free()

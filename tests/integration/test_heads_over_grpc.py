@@ -55,7 +55,7 @@ async def test_a_random_head_changes_nothing_in_the_text(
 ) -> None:
     async with cluster([random_pair.target()], [random_pair.draft()]) as running:
         await running.until_ready()
-        for seed in range(3):
+        for seed in range(3 if temperature else 1):
             drafted, _ = await random_pair.both(running, temperature=temperature, seed=seed)
             assert drafted.generation.stats.num_draft_tokens > 20
         await running.until_free()
