@@ -18,7 +18,7 @@ def test_a_run_of_its_own_server_counts_every_token_and_finds_equal_answers(tmp_
     # A named drafter and number are used in every round, whether they pay or not.
     options = ["--drafter", "self", "--method", "self", "--num-speculative-tokens", "3"]
     options += ["--model", "table:7", "--max-tokens", "24", "--concurrency", "3"]
-    options += ["--temperature", "1", "--seed", "5", "--repeats", "1", "--output", str(output)]
+    options += ["--temperature", "1", "--seed", "5", "--output", str(output)]
     result = subprocess.run(
         [*command, *options],
         stdin=subprocess.DEVNULL,
@@ -53,7 +53,7 @@ def test_several_drafters_get_a_server_each_and_are_compared(tmp_path: Path) -> 
     prompts.write_text("the rain in the rain in the rain")
     command = [sys.executable, "-m", "paceline.cli.main", "bench", str(prompts)]
     options = ["--drafter", "self", "--drafter", "suffix", "--model", "table:7"]
-    options += ["--max-tokens", "16", "--repeats", "1", "--markdown"]
+    options += ["--max-tokens", "16", "--markdown"]
     result = subprocess.run(
         [*command, *options],
         stdin=subprocess.DEVNULL,

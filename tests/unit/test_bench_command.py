@@ -44,7 +44,7 @@ def asked(body: dict[str, Any]) -> tuple[str, str]:
 
 
 def test_modes_take_turns_at_each_question(prompts: Path, coordinator: FakeCoordinator) -> None:
-    result = bench(prompts, coordinator)
+    result = bench(prompts, coordinator, "--repeats", "2")
     assert result.exit_code == 0, result.output
     turns = ["prompt", "off", "auto", "off", "auto"]
     assert [asked(body) for body in coordinator.bodies[NUM_WARM_UPS:]] == [
@@ -69,7 +69,7 @@ def test_with_several_clients_modes_take_turns_at_each_batch(
 ) -> None:
     path = tmp_path / "nine.txt"
     path.write_text("\n".join(map(str, range(9))))
-    result = bench(path, coordinator, "--concurrency", "2", "--repeats", "1", "--json")
+    result = bench(path, coordinator, "--concurrency", "2", "--json")
     assert result.exit_code == 0, result.output
     modes = [asked(body)[1] for body in coordinator.bodies[NUM_WARM_UPS:]]
     assert modes == [*["prompt"] * 8, *["off"] * 8, *["auto"] * 8, "prompt", "off", "auto"]
@@ -81,7 +81,7 @@ def test_with_several_clients_modes_take_turns_at_each_batch(
 
 def test_what_is_measured_can_be_chosen(prompts: Path, coordinator: FakeCoordinator) -> None:
     chosen = ["--method", "suffix", "--num-speculative-tokens", "3", "--raw"]
-    chosen += ["--categories", "qa", "--seed", "4", "--temperature", "0.5", "--repeats", "1"]
+    chosen += ["--categories", "qa", "--seed", "4", "--temperature", "0.5"]
     result = bench(prompts, coordinator, *chosen)
     assert result.exit_code == 0, result.output
     off, on = coordinator.bodies[-2:]
@@ -120,7 +120,7 @@ def test_the_document_has_each_request_and_how_it_came_about(
     assert document["versions"]["paceline"]
     assert document["command"][0] == "paceline"
     rows = service["rows"]
-    assert [row["mode"] for row in rows[:5]] == ["prompt", "off", "on", "off", "on"]
+    assert [row["mode"] for row in rows[:4]] == ["prompt", "off", "on", "prompt"]
     assert rows[2]["speculative_decoding"] == SPECULATION
     assert (rows[2]["text"], rows[2]["token_ids"]) == ("Hello", [1, 2, 3])
     assert [count for _, count in rows[2]["chunks"]] == [1, 2]
@@ -133,7 +133,7 @@ def test_of_several_services_each_is_asked_in_turns(
 ) -> None:
     with running_fake_coordinator() as other:
         other.drafter = "eagle"
-        chosen = ["--url", other.url, "--repeats", "1", "--json"]
+        chosen = ["--url", other.url, "--json"]
         result = bench(prompts, coordinator, *chosen)
         assert result.exit_code == 0, result.output
         turns = [
@@ -158,7 +158,7 @@ def test_markdown_has_a_table_for_each_group_with_a_line_for_each_service(
         result = bench(prompts, coordinator, "--url", other.url, "--markdown", "--temperature", "1")
     assert result.exit_code == 0, result.output
     first, *lines = result.stdout.splitlines()
-    assert "tiny, temperature 1, seed 0, up to 128 tokens, 1 at a time, 2 times off and on" in first
+    assert "tiny, temperature 1, seed 0, up to 128 tokens, 1 at a time, off and on" in first
     assert [line for line in lines if line.startswith("**")] == ["**mt**", "**qa**", "**overall**"]
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
     assert [row[0] for row in rows[:2]] == [
@@ -172,7 +172,7 @@ def test_markdown_has_a_table_for_each_group_with_a_line_for_each_service(
 def test_a_refused_request_is_shown_and_gives_status_1(
     prompts: Path, coordinator: FakeCoordinator
 ) -> None:
-    result = bench(prompts, coordinator, "--max-tokens", "13", "--repeats", "1")
+    result = bench(prompts, coordinator, "--max-tokens", "13")
     assert result.exit_code == 1
     assert "Question 1 (off) failed:" in result.stderr
     assert "answered 400: max_tokens is 13, expected luck" in result.stderr
@@ -183,7 +183,7 @@ def test_chunks_that_do_not_add_up_to_the_usage_are_a_failure(
     prompts: Path, coordinator: FakeCoordinator
 ) -> None:
     coordinator.pieces = [("Hel", [1]), ("lo", [2])]
-    result = bench(prompts, coordinator, "--repeats", "1")
+    result = bench(prompts, coordinator)
     assert result.exit_code == 1
     assert "the chunks hold 2 token ids, but usage.completion_tokens is 3" in result.stderr
 

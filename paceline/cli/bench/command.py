@@ -69,8 +69,13 @@ def bench(
     max_tokens: Annotated[int, typer.Option(help="Longest answer in tokens.", min=1)] = 128,
     concurrency: Annotated[int, typer.Option(help="Clients at the same time.", min=1, max=64)] = 1,
     repeats: Annotated[
-        int, typer.Option(help="Rounds of off and on for each question.", min=1)
-    ] = 2,
+        int,
+        typer.Option(
+            help="Rounds of off and on for each question. From the second on a drafter may copy "
+            "what it saw answered in the first.",
+            min=1,
+        ),
+    ] = 1,
     temperature: Annotated[float, typer.Option(help="Randomness of the answers.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of random choices and of the intervals.")] = 0,
     method: Annotated[

@@ -63,6 +63,10 @@ def _groups(report: Report) -> Iterator[GroupFigures]:
         yield report.overall
 
 
+def _turns(repeats: int) -> str:
+    return "off and on" if repeats == 1 else f"{repeats} times off and on"
+
+
 def _conditions(document: Mapping[str, Any]) -> str:
     plan, machine = document["plan"], document["machine"]
     settings = plan["settings"]
@@ -70,6 +74,6 @@ def _conditions(document: Mapping[str, Any]) -> str:
     how = "greedy" if temperature == 0 else f"temperature {temperature:g}, seed {seed}"
     return (
         f"{document['date'][:10]}, {settings['model']}, {how}, up to {settings['max_tokens']} "
-        f"tokens, {plan['concurrency']} at a time, {plan['repeats']} times off and on in turns; "
+        f"tokens, {plan['concurrency']} at a time, {_turns(plan['repeats'])} in turns; "
         f"{machine['cores']} cores of {machine['cpu']}."
     )
