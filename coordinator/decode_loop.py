@@ -40,6 +40,12 @@ class RoundPlan:
     """The drafts where they are known already (a prediction of the client's): no draft is asked."""
     min_confidence: float = 0.0
     """No draft is wanted that is less likely to be accepted, with all before it, than this."""
+    min_step_confidence: float = 0.0
+    """The same of a draft that takes a step of the drafter's model."""
+
+
+_WARM_UP = RoundPlan(1, 0, 0.0)
+"""Lets a draft read a sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +221,7 @@ class _Drafting:
                 if self._warm_up is not None:
                     await asyncio.shield(self._warm_up)
                     self._warm_up = None
-                outcome = await self._ask(
-                    self._link, plan.num_speculative_tokens, plan.min_confidence
-                )
+                outcome = await self._ask(self._link, plan)
         except TimeoutError:
             outcome = ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="timeout")
         if outcome.failure:
@@ -232,17 +236,17 @@ class _Drafting:
         if worker is not None:
             self._link = DraftLink(self._sequence, worker)
             if not worker.wants_features:
-                self._warm_up = asyncio.create_task(self._ask(self._link, 1))
+                self._warm_up = asyncio.create_task(self._ask(self._link, _WARM_UP))
 
-    async def _ask(
-        self, link: DraftLink, num_speculative_tokens: int, min_confidence: float = 0.0
-    ) -> ProposeOutcome:
+    async def _ask(self, link: DraftLink, plan: RoundPlan) -> ProposeOutcome:
         sent = perf_counter()
         try:
-            result = await link.propose(num_speculative_tokens, min_confidence)
+            result = await link.propose(
+                plan.num_speculative_tokens, plan.min_confidence, plan.min_step_confidence
+            )
         except WorkerLost:
             return ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="lost")
-        drafts, failure = checked_drafts(result, num_speculative_tokens, self._sequence)
+        drafts, failure = checked_drafts(result, plan.num_speculative_tokens, self._sequence)
         return ProposeOutcome(drafts, perf_counter() - sent, result.timing, failure)
 
     def close(self) -> None:

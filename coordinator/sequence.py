@@ -211,7 +211,10 @@ class DraftLink(_Link):
             self._features = features
 
     async def propose(
-        self, num_speculative_tokens: int, min_confidence: float = 0.0
+        self,
+        num_speculative_tokens: int,
+        min_confidence: float = 0.0,
+        min_step_confidence: float = 0.0,
     ) -> ProposeResult:
         """One round; raises `WorkerLost` whenever there is no usable proposal."""
         is_first_try = True
@@ -226,6 +229,7 @@ class DraftLink(_Link):
                 settings,
                 features=self._features,
                 min_confidence=min_confidence,
+                min_step_confidence=min_step_confidence,
             )
             async with aclosing(self.worker.results(round)) as results:
                 result = await anext(results)

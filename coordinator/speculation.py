@@ -22,6 +22,7 @@ Knows no network; times are seconds.
 """
 
 from collections.abc import Sequence as Items
+from dataclasses import replace
 
 from coordinator.acceptance_rates import AcceptanceRates
 from coordinator.decode_loop import Committed, RoundPlan
@@ -132,9 +133,11 @@ class AdaptiveSpeculation:
         if num_alone := self._tokens_before_probe(sequence):
             return RoundPlan(0, num_alone, 0.0)
         num_alone = _tokens_without_a_draft(sequence)
-        min_confidence = self._min_confidence(context) if says_confidences else 0.0
-        timeout_s = self._propose_timeout_s(context)
-        return RoundPlan(self._num_wanted, num_alone, timeout_s, min_confidence=min_confidence)
+        plan = RoundPlan(self._num_wanted, num_alone, self._propose_timeout_s(context))
+        if not says_confidences:
+            return plan
+        row, step = self._min_confidences(context)
+        return replace(plan, min_confidence=row, min_step_confidence=step)
 
     def _says_confidences(self, sequence: Sequence) -> bool:
         return self._shared.says_confidences and not sequence.settings.samples_drafts
@@ -245,16 +248,19 @@ class AdaptiveSpeculation:
     def _plain_rate(self, context: int) -> float:
         return self._rate(1.0, round(self._other_rows) + 1, context, 0.0)
 
-    def _min_confidence(self, context: int) -> float:
-        """With less a draft more costs more time, proposed and verified, than it brings tokens.
+    def _min_confidences(self, context: int) -> tuple[float, float]:
+        """With less a draft more costs more time than it brings tokens: to be verified, and to be
+        made and verified.
 
         The first row more may cost more than another one: what does not pay then is not verified.
         """
         costs, num_rows = self._shared.costs, round(self._other_rows) + 1
         row_s = costs.pass_s(num_rows + self._max_drafts, context) - costs.pass_s(num_rows, context)
-        draft_s = row_s / self._max_drafts + costs.step_s
+        row_s /= self._max_drafts
         trust = self._trust.chance(UNSURE) / UNSURE
-        return min(draft_s * self._plain_rate(context) / trust, MAX_MIN_CONFIDENCE)
+        tokens_per_s = self._plain_rate(context) / trust
+        row, step = row_s * tokens_per_s, (row_s + costs.step_s) * tokens_per_s
+        return min(row, MAX_MIN_CONFIDENCE), min(step, MAX_MIN_CONFIDENCE)
 
     def _most_in_time(self, context: int) -> int:
         """As many as are usually made in half the time that a proposal may take."""

@@ -44,8 +44,9 @@ class Proposal:
     """One per token: how likely the drafter thinks it is that the token is accepted once the ones
     before it are, in a tree those on its way. Fewer where it does not say."""
     min_confidence: float = 0.0
-    """No token is worth a step whose acceptance, and that of all before it, is less likely than
-    this."""
+    """No token is wanted whose acceptance, and that of all before it, is less likely than this."""
+    min_step_confidence: float = 0.0
+    """The same of a token that takes a step of the drafter's model, before the step is made."""
     tree: DraftTree | None = None
     """What its drafter lets grow, where it drafts trees."""
     num_steps: int = 0
@@ -59,7 +60,14 @@ class Proposal:
 
         Not asked about tokens that are sampled (`add_sampled`).
         """
-        if prod(self.confidences) * confidence < self.min_confidence:
+        return self._is_likely(confidence, self.min_confidence)
+
+    def is_worth_a_step(self, confidence: float) -> bool:
+        """The same of a token that is still to be made, by the confidence to be expected."""
+        return self._is_likely(confidence, self.min_step_confidence)
+
+    def _is_likely(self, confidence: float, least: float) -> bool:
+        if prod(self.confidences) * confidence < least:
             self.is_done = True
         return not self.is_done
 
@@ -76,7 +84,7 @@ class Proposal:
     def new_tree(self, new_tree: NewTree) -> DraftTree:
         """A tree for what is wanted."""
         stop_token_ids = self.sequence.settings.stop_token_ids
-        return new_tree(self.num_wanted, stop_token_ids, self.min_confidence)
+        return new_tree(self.num_wanted, stop_token_ids, self.min_step_confidence)
 
     def add_tree(self, drafts: Drafts) -> None:
         """Propose a whole tree."""
@@ -163,6 +171,7 @@ class Proposer:
             sequence,
             num_wanted,
             min_confidence=round.min_confidence,
+            min_step_confidence=round.min_step_confidence,
             is_done=num_wanted < 1 or not len(sequence.log),
         )
         if proposal.is_done:

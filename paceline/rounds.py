@@ -156,8 +156,9 @@ class ProposeRound:
     traceparent: str = ""
     features: Features | None = None
     min_confidence: float = 0.0
-    """No draft is worth a step of the drafter's model whose acceptance, and that of all before it,
-    is less likely than this."""
+    """No draft is wanted whose acceptance, and that of all before it, is less likely than this."""
+    min_step_confidence: float = 0.0
+    """The same of a draft that takes a step of the drafter's model, before the step is made."""
 
 
 class DraftFault(Enum):

@@ -39,6 +39,7 @@ def propose_round_to_wire(round: ProposeRound) -> draft_pb2.ProposeRound:
         traceparent=round.traceparent,
         features=features_to_wire(round.features),
         min_confidence=round.min_confidence,
+        min_step_confidence=round.min_step_confidence,
     )
 
 
@@ -53,6 +54,7 @@ def propose_round_from_wire(message: draft_pb2.ProposeRound) -> ProposeRound:
         traceparent=message.traceparent,
         features=features_from_wire(message),
         min_confidence=message.min_confidence,
+        min_step_confidence=message.min_step_confidence,
     )
 
 

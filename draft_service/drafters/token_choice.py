@@ -145,7 +145,7 @@ def _add_token(proposal: Proposal, logits: Logits) -> None:
         sure = confidence(logits, settings, position, context, allowed)
         proposal.add(choose_token(logits, settings, position, context, allowed), sure)
         if not proposal.is_done:
-            proposal.is_worth(USUAL_CONFIDENCE)  # the step for another one
+            proposal.is_worth_a_step(USUAL_CONFIDENCE)
         return
     law = token_law(logits, settings, position, context, allowed)
     proposal.add_sampled(*Draws(settings, start=len(log)).draft(position, law))

@@ -120,7 +120,7 @@ def test_the_number_of_sampled_drafts_follows_from_their_places(rule: Acceptance
     settings = SequenceSettings(max_length=10**6, temperature=1.0, acceptance_rule=rule)
     sequence = Sequence(settings, TokenLog.of([1] * 8), 8)
     plan = AdaptiveSpeculation(shared, MAX_DRAFTS).plan(sequence)
-    assert plan.min_confidence == 0.0
+    assert (plan.min_confidence, plan.min_step_confidence) == (0.0, 0.0)
     assert AdaptiveSpeculation(shared, MAX_DRAFTS).plan(new_sequence()).min_confidence > 0
 
 
@@ -128,7 +128,8 @@ def test_a_drafter_that_says_how_sure_it_is_is_asked_for_all() -> None:
     simulation = adaptive(confidences=[0.6, 0.01], num_accepted=1)
     assert set(simulation.run(40)[2:]) == {MAX_DRAFTS}
     assert set(simulation.num_verified[1:]) == {1}
-    assert 0 < simulation.plan.min_confidence < 0.3, "it stops where a draft more does not pay"
+    plan = simulation.plan
+    assert 0 < plan.min_confidence < plan.min_step_confidence < 0.3, "a draft more does not pay"
 
 
 def test_a_drafter_that_is_too_sure_is_trusted_less() -> None:
@@ -173,7 +174,7 @@ def test_an_exact_number_is_neither_cut_nor_made_conditional() -> None:
     simulation = Simulation(ExactSpeculation(experience(), 4), [0.01] * 4, num_accepted=0)
     assert set(simulation.run(30)) == {4}
     assert set(simulation.num_verified) == {4}
-    assert simulation.plan.min_confidence == 0.0
+    assert (simulation.plan.min_confidence, simulation.plan.min_step_confidence) == (0.0, 0.0)
 
 
 def test_a_new_sequence_begins_with_what_others_have_seen() -> None:

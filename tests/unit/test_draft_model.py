@@ -91,7 +91,7 @@ def test_a_token_more_is_made_as_long_as_it_is_likely_to_pay(length: int) -> Non
     likely = [prod(whole.confidences[:n]) * USUAL_CONFIDENCE for n in range(9)]
     least = (likely[length - 1] + likely[length]) / 2
     drafter = new_drafter()
-    proposal = Proposal(begun(drafter, settings=SEEDED), 8, min_confidence=least)
+    proposal = Proposal(begun(drafter, settings=SEEDED), 8, min_step_confidence=least)
     assert complete(drafter, proposal) == [whole.token_ids[:length]]
     assert proposal.num_steps == length
 

@@ -1,6 +1,7 @@
 """Each part of a hybrid drafts as it would alone, and only where it is its turn."""
 
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +68,11 @@ def drafts_of(
     texts: dict[str, list[int]],
     num_wanted: int = 4,
     settings: SequenceSettings = SETTINGS,
-    min_confidence: float = 0.0,
+    **least: float,
 ) -> dict[str, Drafts]:
     for id, text in texts.items():
         span = TokenLog.of(text).span(0)
-        round = ProposeRound(id, 1, span, num_wanted, settings, min_confidence=min_confidence)
+        round = ProposeRound(id, 1, span, num_wanted, settings, **least)  # type: ignore[arg-type]
         assert proposer.accept(round) is None
     return {id: result.drafts for id, result in finish(proposer).items()}
 
@@ -112,6 +113,13 @@ def test_neither_says_what_is_too_unlikely() -> None:
     drafts = drafts_of(proposer, {"a": [1, 2, 3, 1]}, 9, min_confidence=0.3)["a"]
     assert list(drafts.token_ids) == [70, 71]
     assert list(drafts.confidences) == [0.6, 0.6]
+
+
+def test_a_copy_goes_on_where_a_step_would_not_pay() -> None:
+    match = {"a": [1, 2, 3, 4, 5] * 2}
+    whole = drafts_of(hybrid(SureModel()), match, 6)["a"]
+    assert prod(whole.confidences) < 0.9
+    assert drafts_of(hybrid(SureModel()), match, 6, min_step_confidence=0.9)["a"] == whole
 
 
 def test_in_one_batch_the_model_runs_for_those_alone_that_need_it() -> None:

@@ -90,6 +90,7 @@ PROPOSE_ROUNDS = st.builds(
     traceparent=TEXTS,
     features=st.none() | FEATURES,
     min_confidence=SINGLES,
+    min_step_confidence=SINGLES,
 )
 VERIFY_ROUNDS = st.builds(
     VerifyRound,
