@@ -13,7 +13,7 @@ follows from what its drafter says of it, or from its place (`coordinator.draft_
   more, or for one when there were none and the target went on alone.
 - One that does is asked for as many as there may be, and stops by itself where a draft more would
   cost more than it is likely to bring; of what it proposes the best number is verified. Where its
-  proposals bring less than they cost, the target goes on alone for `PAUSE_TOKENS` before the next.
+  proposals bring less than they cost, the target goes on alone for some tokens before the next.
 
 Drafts that are sampled, for `rejection` and `block`, are all verified and their number follows from
 places alone: neither which are left out nor how long they take may depend on what they say.
@@ -23,6 +23,7 @@ Knows no network; times are seconds.
 
 from collections.abc import Sequence as Items
 from dataclasses import replace
+from math import ceil
 
 from coordinator.acceptance_rates import AcceptanceRates
 from coordinator.decode_loop import Committed, RoundPlan
@@ -41,8 +42,10 @@ PROBE_EVERY = 32
 """Tokens between two tries of a draft more than pays, so that a text that turns repetitive is
 noticed."""
 PAUSE_TOKENS = 4
-"""Tokens between two tries of a drafter that says how sure it is: a try costs little, and a match
+"""Least tokens between two tries of a drafter that says how sure it is and does not pay: a match
 that is found later is worth less."""
+TRY_SHARE = 0.02
+"""Most of the time that such tries may take: those of a slow drafter are further apart."""
 EXACT_TIMEOUT_S = 1.0
 """Least patience with a draft whose number of tokens the request asked for."""
 SHORTEST_TIMEOUT_S = 0.02
@@ -149,7 +152,7 @@ class AdaptiveSpeculation:
         if self._says_confidences(sequence):
             if self._worth.mean >= 0 or num_new == 0:
                 return 0
-            pause = PAUSE_TOKENS
+            pause = max(PAUSE_TOKENS, ceil(self._try_tokens(len(sequence.log)) / TRY_SHARE))
         else:
             pause = PROBE_EVERY
             if num_since_probe >= pause:
@@ -160,6 +163,10 @@ class AdaptiveSpeculation:
             self._probed_at = num_new
             return 0
         return pause - num_since_probe
+
+    def _try_tokens(self, context: int) -> float:
+        """How many tokens the target makes alone while one draft is proposed."""
+        return self._shared.costs.propose_s(1) * self._plain_rate(context)
 
     def choose(self, sequence: Sequence, drafts: Drafts) -> Drafts:
         """As many of the drafts as pay, where their drafter says how sure it is of them."""

@@ -164,6 +164,17 @@ def test_a_pause_is_short() -> None:
     assert set(paused) == {PAUSE_TOKENS - 1}
 
 
+@pytest.mark.parametrize("propose_s", [0.001, 0.004, 0.015])
+def test_the_slower_a_drafter_is_that_does_not_pay_the_rarer_it_is_tried(propose_s: float) -> None:
+    simulation = adaptive(confidences=[0.05], propose_s=propose_s)
+    simulation.run(100)
+    num_before, num_tries = simulation.sequence.num_new_tokens, 0
+    while num_tries < 20:
+        num_tries += sum(1 for number in simulation.run(1) if number)
+    seconds_alone = 0.02 * (simulation.sequence.num_new_tokens - num_before)
+    assert num_tries * propose_s < 0.025 * seconds_alone
+
+
 def test_proposals_that_take_longer_than_they_save_are_left_out() -> None:
     simulation = adaptive(confidences=[0.9], propose_s=0.04)
     simulation.run(100)
