@@ -49,6 +49,8 @@ _MAX_BIN = 400.0
 _SUBSET_SHARE = 3
 """A listed token costs up to three times as much noise time as a token of a whole row."""
 
+_COLDEST = float(np.finfo(np.float32).tiny)
+
 _HOPELESS = MIN_GUMBEL - MAX_GUMBEL
 """No noise makes up for a distance to the best token that is larger than this."""
 
@@ -156,7 +158,8 @@ def confidence(
     best = _best(processed, position)
     scaled = np.subtract(processed, processed[best], dtype=np.float32, casting="same_kind")
     with np.errstate(over="ignore"):  # far behind at a low temperature: minus infinity
-        scaled /= np.float32(settings.temperature or 1.0)
+        # Not below what single precision has: that would be 0, and 0 / 0 no confidence.
+        scaled /= np.float32(max(settings.temperature, _COLDEST) if settings.temperature else 1.0)
     return 1.0 / float(np.exp(scaled).sum())
 
 

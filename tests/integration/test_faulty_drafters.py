@@ -168,11 +168,14 @@ async def test_features_that_are_lost_are_counted_and_cost_no_text(
         assert failures["no_features"] > 2
 
 
-async def test_a_drafter_that_is_well_has_no_faults(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1.0])
+async def test_a_drafter_that_is_well_has_no_faults(
+    temperature: float, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("fed", "self", "suffix"):
         async with cluster([target_server()], [draft_server(name)]) as running:
             await running.until_ready()
-            asked = request(name, 4, max_tokens=60)
+            asked = request(name, 4, max_tokens=60, temperature=temperature)
             said, failures = await faults_of(running, asked, caplog)
             assert said.token_ids == expected(asked)
             assert set(failures) <= {"timeout"}, name

@@ -17,7 +17,7 @@ from sampling_reference import (
 
 from paceline.engine.model import Logits
 from paceline.engine.noise import gumbel
-from paceline.engine.sampling import choose_token, ranked_tokens
+from paceline.engine.sampling import choose_token, confidence, ranked_tokens
 from paceline.errors import InvalidRequest
 from paceline.rounds import SequenceSettings
 
@@ -96,3 +96,13 @@ def test_only_what_a_grammar_allows_is_ranked() -> None:
         ranked_tokens(row(0, 40, ties=False), settings, 2, 5, [0, 1], np.zeros(40, np.bool_))
     with pytest.raises(FloatingPointError):
         ranked_tokens(np.full(4, np.nan, np.float32), replace(settings, seed=1), 2, 5, [0, 1])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-300, 1e-45, 1e-38, 1e-6, 0.3, 2.0])
+def test_how_sure_a_row_is_is_a_share_however_low_the_temperature(temperature: float) -> None:
+    logits = row(1, 700, ties=False)
+    settings = SequenceSettings(max_length=99, temperature=temperature)
+    behind = [float(value) - float(logits.max()) for value in logits]
+    shares = [math.exp(value / (temperature or 1.0)) for value in behind]
+    sure = confidence(logits, settings, len(CONTEXT), CONTEXT)
+    assert sure == pytest.approx(1 / math.fsum(shares), rel=1e-5)
