@@ -51,6 +51,7 @@ class FakeCoordinator(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.pieces: list[tuple[str, list[int]]] = [("Hel", [1]), ("lo", [2, 3])]
         self.plain_pieces = self.pieces
+        self.plain_reason = "stop"
         self.is_complete = True
         self.num_stalls = 0
         """So many answers wait behind the last piece until the client goes."""
@@ -113,7 +114,8 @@ class Handler(BaseHTTPRequestHandler):
         if not self.server.is_complete:
             return
         usage = {"prompt_tokens": 9, "completion_tokens": 3}
-        self._send_event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        reason = self.server.plain_reason if is_off else "stop"
+        self._send_event({"choices": [{"delta": {}, "finish_reason": reason}]})
         self._send_event(
             {"choices": [], "usage": usage, "metrics": {"speculative_decoding": SPECULATION}}
         )

@@ -56,6 +56,11 @@ class Answer:
         """Tokens of the answer over the time of the whole request."""
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
+    @property
+    def said(self) -> tuple[str, list[int], str]:
+        """What must not depend on drafts: one that ends sooner may be the beginning of another."""
+        return self.text, self.token_ids, self.finish_reason
+
     def as_json(self) -> dict[str, Any]:
         """All of it, for programs."""
         return {

@@ -72,7 +72,7 @@ def generate(
                 terminal.write_answer("\n\n")
             with terminal.messages.status("The same without drafts"):
                 api.stream(path, body | {"speculation": OFF}, _ignore, plain)
-    is_equal = (answer.text, answer.token_ids) == (plain.text, plain.token_ids)
+    is_equal = answer.said == plain.said
     if as_json:
         _print_json(answer, plain if compare else None)
     elif compare:
@@ -90,7 +90,7 @@ def _print_json(answer: Answer, plain: Answer | None) -> None:
     if plain is not None:
         document["without_speculation"] = plain.as_json()
         document["speedup"] = round(_speedup(answer, plain), 3)
-        document["equal"] = (answer.text, answer.token_ids) == (plain.text, plain.token_ids)
+        document["equal"] = answer.said == plain.said
     terminal.write_answer(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
 
 
@@ -102,6 +102,11 @@ def _print_comparison(answer: Answer, plain: Answer) -> None:
         terminal.say(plain.text)
     elif answer.token_ids != plain.token_ids:
         terminal.say("The text is equal, the token ids DIFFER.", style="bold red")
+    elif answer.finish_reason != plain.finish_reason:
+        reasons = f"{answer.finish_reason}, without drafts {plain.finish_reason}"
+        terminal.say(
+            f"All tokens are equal, the finish reasons DIFFER: {reasons}.", style="bold red"
+        )
     else:
         terminal.say(f"The text and all {answer.num_tokens} token ids are equal.", style="green")
 

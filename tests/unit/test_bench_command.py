@@ -188,11 +188,18 @@ def test_chunks_that_do_not_add_up_to_the_usage_are_a_failure(
     assert "the chunks hold 2 token ids, but usage.completion_tokens is 3" in result.stderr
 
 
-@pytest.mark.parametrize("pieces", [[("Help", [1, 2, 3])], [("Hello", [1, 2, 4])]])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"plain_pieces": [("Help", [1, 2, 3])]},
+        {"plain_pieces": [("Hello", [1, 2, 4])]},
+        {"plain_reason": "length"},
+    ],
+)
 def test_an_answer_that_speculation_changed_gives_status_1(
-    prompts: Path, coordinator: FakeCoordinator, pieces: list[tuple[str, list[int]]]
+    prompts: Path, coordinator: FakeCoordinator, change: dict[str, Any]
 ) -> None:
-    coordinator.plain_pieces = pieces
+    vars(coordinator).update(change)
     result = bench(prompts, coordinator)
     assert result.exit_code == 1
     assert "The answers DIFFER between requests: questions 1, 2." in result.stderr

@@ -131,6 +131,8 @@ def test_services_that_answer_otherwise_are_found_out_question_by_question() -> 
     other = [row("1", "on", 1.0, text="abce"), row("2", "on", 1.0)]
     assert questions_answered_otherwise([ROWS, other]) == ["1"]
     assert questions_answered_otherwise([ROWS, ROWS]) == []
+    ended = [replace(row("2", "on", 1.0), finish_reason="stop")]
+    assert questions_answered_otherwise([ROWS, ended]) == ["2"]
     failed = [row("1", "on", 1.0, text="abce", error="refused")]
     assert questions_answered_otherwise([ROWS, failed]) == []
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from fake_coordinator import SPECULATION, STATUS, FakeCoordinator, running_fake_coordinator
@@ -106,19 +106,20 @@ def test_generate_compares_with_plain_decoding_on_a_warm_cache(
 
 
 @pytest.mark.parametrize(
-    ("pieces", "expected"),
+    ("change", "expected"),
     [
-        ([("Help", [1, 2, 3])], "The texts DIFFER"),
-        ([("Hello", [1, 2, 4])], "the token ids DIFFER"),
+        ({"plain_pieces": [("Help", [1, 2, 3])]}, "The texts DIFFER"),
+        ({"plain_pieces": [("Hello", [1, 2, 4])]}, "the token ids DIFFER"),
+        ({"plain_reason": "length"}, "the finish reasons DIFFER: stop, without drafts length"),
     ],
 )
 def test_generate_fails_when_speculation_changed_the_answer(
     paceline: Paceline,
     coordinator: FakeCoordinator,
-    pieces: list[tuple[str, list[int]]],
+    change: dict[str, Any],
     expected: str,
 ) -> None:
-    coordinator.plain_pieces = pieces
+    vars(coordinator).update(change)
     result = paceline("generate", "Hi", "--url", coordinator.url, "--compare")
     assert result.returncode == 1
     assert expected in result.stderr

@@ -54,6 +54,11 @@ class Row:
     text: str = ""
     token_ids: Sequence[int] = ()
 
+    @property
+    def said(self) -> tuple[str, tuple[int, ...], str]:
+        """What must not depend on drafts, nor on the service."""
+        return self.text, tuple(self.token_ids), self.finish_reason
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

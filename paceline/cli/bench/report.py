@@ -132,8 +132,7 @@ class _Question:
             "off": [row for row in rows if row.mode == "off"],
             "on": [row for row in rows if row.mode == "on"],
         }
-        answers = {(row.text, tuple(row.token_ids)) for mode in self.rows.values() for row in mode}
-        self.is_equal = len(answers) == 1
+        self.is_equal = len({row.said for mode in self.rows.values() for row in mode}) == 1
 
     def tokens_per_s(self, mode: Mode) -> float:
         return fmean(row.completion_tokens / row.seconds for row in self.rows[mode])
@@ -217,12 +216,11 @@ def _mode_figures(questions: Sequence[_Question], mode: Mode) -> ModeFigures:
 
 def questions_answered_otherwise(services: Sequence[Sequence[Row]]) -> list[str]:
     """Ids of the questions that several services did not give one answer to."""
-    answers: dict[str, set[tuple[str, tuple[int, ...]]]] = {}
+    answers: dict[str, set[tuple[str, tuple[int, ...], str]]] = {}
     for rows in services:
         for row in rows:
             if row.mode != "prompt" and not row.error:
-                answer = row.text, tuple(row.token_ids)
-                answers.setdefault(row.question_id, set()).add(answer)
+                answers.setdefault(row.question_id, set()).add(row.said)
     return [question_id for question_id, said in answers.items() if len(said) > 1]
 
 
