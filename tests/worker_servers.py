@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -203,17 +203,15 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     """Start the workers and connect a generator to them; end everything."""
     servers = [*targets], [*drafts]
-    for server in (*servers[0], *servers[1]):
-        await server.start()
-    pool = WorkerPool(*([server.address for server in role] for role in servers))
-    generator = Generator(pool, MemoryStore(), Metrics(), limits or Limits())
-    pool.start()
-    try:
-        yield Cluster(*servers, pool, generator)
-    finally:
-        await pool.stop()
+    async with AsyncExitStack() as running:
         for server in (*servers[0], *servers[1]):
-            await server.kill()
+            running.push_async_callback(server.kill)  # also when one of the others does not start
+            await server.start()
+        pool = WorkerPool(*([server.address for server in role] for role in servers))
+        running.push_async_callback(pool.stop)
+        pool.start()
+        generator = Generator(pool, MemoryStore(), Metrics(), limits or Limits())
+        yield Cluster(*servers, pool, generator)
 
 
 @dataclass
