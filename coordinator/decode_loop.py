@@ -42,6 +42,8 @@ class RoundPlan:
     """No draft is wanted that is less likely to be accepted, with all before it, than this."""
     min_step_confidence: float = 0.0
     """The same of a draft that takes a step of the drafter's model."""
+    max_steps: int = 0
+    """Most steps of the drafter's model; 0 for as many as it takes."""
 
 
 _WARM_UP = RoundPlan(1, 0, 0.0)
@@ -242,7 +244,10 @@ class _Drafting:
         sent = perf_counter()
         try:
             result = await link.propose(
-                plan.num_speculative_tokens, plan.min_confidence, plan.min_step_confidence
+                plan.num_speculative_tokens,
+                plan.min_confidence,
+                plan.min_step_confidence,
+                plan.max_steps,
             )
         except WorkerLost:
             return ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="lost")

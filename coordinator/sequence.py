@@ -215,6 +215,7 @@ class DraftLink(_Link):
         num_speculative_tokens: int,
         min_confidence: float = 0.0,
         min_step_confidence: float = 0.0,
+        max_steps: int = 0,
     ) -> ProposeResult:
         """One round; raises `WorkerLost` whenever there is no usable proposal."""
         is_first_try = True
@@ -230,6 +231,7 @@ class DraftLink(_Link):
                 features=self._features,
                 min_confidence=min_confidence,
                 min_step_confidence=min_step_confidence,
+                max_steps=max_steps,
             )
             async with aclosing(self.worker.results(round)) as results:
                 result = await anext(results)

@@ -114,6 +114,7 @@ class AdaptiveSpeculation:
         self._worth = Worth(WORTH_DECAY, shared.worth.mean)
         self._patience = Patience()
         self._num_wanted = 0
+        self._max_steps = 0
         self._confidences: tuple[float, ...] = ()
         """What the drafter said of the drafts that are being verified."""
         self._probed_at = 0
@@ -127,10 +128,8 @@ class AdaptiveSpeculation:
         self._confidences = ()
         context = len(sequence.log)
         says_confidences = self._says_confidences(sequence)
-        if says_confidences:
-            self._num_wanted = self._most_in_time(context)
-        else:
-            self._num_wanted = self._best_number(context)
+        self._num_wanted = self._max_drafts if says_confidences else self._best_number(context)
+        self._max_steps = self._most_in_time(context) if says_confidences else 0
         if num_alone := self._patience.pause_tokens():
             return RoundPlan(0, num_alone, 0.0)
         if num_alone := self._tokens_before_probe(sequence):
@@ -140,7 +139,12 @@ class AdaptiveSpeculation:
         if not says_confidences:
             return plan
         row, step = self._min_confidences(context)
-        return replace(plan, min_confidence=row, min_step_confidence=step)
+        return replace(
+            plan,
+            min_confidence=row,
+            min_step_confidence=step,
+            max_steps=self._max_steps,
+        )
 
     def _says_confidences(self, sequence: Sequence) -> bool:
         return self._shared.says_confidences and not sequence.settings.samples_drafts
@@ -187,7 +191,8 @@ class AdaptiveSpeculation:
         self._patience.observe(committed)
         propose = committed.propose
         if propose is not None:
-            num_made = self._num_wanted if propose.is_missed else len(propose.drafts.token_ids)
+            num_asked = self._max_steps or self._num_wanted
+            num_made = num_asked if propose.is_missed else len(propose.drafts.token_ids)
             self._shared.costs.record_propose(num_made, propose.elapsed_s, propose.timing)
         parents, path = committed.drafts_and_path()
         if self._confidences:
@@ -270,7 +275,7 @@ class AdaptiveSpeculation:
         return min(row, MAX_MIN_CONFIDENCE), min(step, MAX_MIN_CONFIDENCE)
 
     def _most_in_time(self, context: int) -> int:
-        """As many as are usually made in half the time that a proposal may take."""
+        """As many steps as usually fit into half the time that a proposal may take."""
         per_draft_s = self._shared.costs.step_s
         if per_draft_s == 0.0:
             return self._max_drafts
@@ -280,7 +285,7 @@ class AdaptiveSpeculation:
     def _propose_timeout_s(self, context: int) -> float:
         """Twice what it usually takes, and no longer than a plain pass."""
         plain_s = max(self._shared.costs.pass_s(1, context), SHORTEST_TIMEOUT_S)
-        usual_s = self._shared.costs.propose_s(self._num_wanted)
+        usual_s = self._shared.costs.propose_s(self._max_steps or self._num_wanted)
         return min(max(2 * usual_s, SHORTEST_TIMEOUT_S), plain_s) if usual_s else plain_s
 
 

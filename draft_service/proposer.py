@@ -47,6 +47,8 @@ class Proposal:
     """No token is wanted whose acceptance, and that of all before it, is less likely than this."""
     min_step_confidence: float = 0.0
     """The same of a token that takes a step of the drafter's model, before the step is made."""
+    max_steps: int = 0
+    """Most steps of the drafter's model; 0 for as many as it takes."""
     tree: DraftTree | None = None
     """What its drafter lets grow, where it drafts trees."""
     num_steps: int = 0
@@ -64,7 +66,14 @@ class Proposal:
 
     def is_worth_a_step(self, confidence: float) -> bool:
         """The same of a token that is still to be made, by the confidence to be expected."""
+        if not self.may_step:
+            self.is_done = True
         return self._is_likely(confidence, self.min_step_confidence)
+
+    @property
+    def may_step(self) -> bool:
+        """Whether there is time for one more step of the drafter's model."""
+        return not self.max_steps or self.num_steps < self.max_steps
 
     def _is_likely(self, confidence: float, least: float) -> bool:
         if prod(self.confidences) * confidence < least:
@@ -172,6 +181,7 @@ class Proposer:
             num_wanted,
             min_confidence=round.min_confidence,
             min_step_confidence=round.min_step_confidence,
+            max_steps=round.max_steps,
             is_done=num_wanted < 1 or not len(sequence.log),
         )
         if proposal.is_done:

@@ -159,6 +159,8 @@ class ProposeRound:
     """No draft is wanted whose acceptance, and that of all before it, is less likely than this."""
     min_step_confidence: float = 0.0
     """The same of a draft that takes a step of the drafter's model, before the step is made."""
+    max_steps: int = 0
+    """Most steps of the drafter's model, as more would come too late; 0 for as many as it takes."""
 
 
 class DraftFault(Enum):

@@ -40,6 +40,7 @@ def propose_round_to_wire(round: ProposeRound) -> draft_pb2.ProposeRound:
         features=features_to_wire(round.features),
         min_confidence=round.min_confidence,
         min_step_confidence=round.min_step_confidence,
+        max_steps=round.max_steps,
     )
 
 
@@ -55,6 +56,7 @@ def propose_round_from_wire(message: draft_pb2.ProposeRound) -> ProposeRound:
         features=features_from_wire(message),
         min_confidence=message.min_confidence,
         min_step_confidence=message.min_step_confidence,
+        max_steps=message.max_steps,
     )
 
 

@@ -92,7 +92,7 @@ class TokenChoice:
     def grow(self, proposal: Proposal, tree: DraftTree, rows: Iterable[Logits]) -> None:
         """Let a tree grow by what the rows say that belong to the tokens it wants to be run.
 
-        The proposal is done when no token is left that could be run.
+        The proposal is done when no token is left that could be run, or no time to run it.
         """
         tree.grow(
             [
@@ -100,7 +100,7 @@ class TokenChoice:
                 for number, row in zip(tree.running, rows, strict=True)
             ]
         )
-        if not tree.running:
+        if not (tree.running and proposal.may_step):
             proposal.add_tree(tree.drafts())
 
     def _ranked(

@@ -96,6 +96,16 @@ def test_a_token_more_is_made_as_long_as_it_is_likely_to_pay(length: int) -> Non
     assert proposal.num_steps == length
 
 
+def test_no_more_steps_are_made_than_there_is_time_for() -> None:
+    drafter = new_drafter()
+    whole = Proposal(begun(drafter, settings=SEEDED), 8)
+    complete(drafter, whole)
+    drafter = new_drafter()
+    proposal = Proposal(begun(drafter, settings=SEEDED), 8, max_steps=3)
+    assert complete(drafter, proposal) == [whole.token_ids[:3]]
+    assert proposal.num_steps == 3
+
+
 def test_a_long_prompt_takes_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft_model, "MAX_CHUNK", 4)
     drafter = new_drafter()

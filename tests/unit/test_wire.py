@@ -91,6 +91,7 @@ PROPOSE_ROUNDS = st.builds(
     features=st.none() | FEATURES,
     min_confidence=SINGLES,
     min_step_confidence=SINGLES,
+    max_steps=U32,
 )
 VERIFY_ROUNDS = st.builds(
     VerifyRound,
