@@ -18,6 +18,8 @@ MODES = (
     drafts("suffix", 8),
     drafts("draft-model", 4),
 )
+MODEL_MODES = (*MODES, drafts("hybrid", 5))
+"""With the head that comes with the default model, for which the table model has no layers."""
 HA, ONE, HALF_SMILE, OTHER_HALF = 421, 33, 10813, 38887
 """Tokens of the default model: " ha", "1", and the two of a smiling face."""
 SELDOM = 30_000

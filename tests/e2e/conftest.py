@@ -12,6 +12,7 @@ from real_tokenizers import smollm2_directory
 from redis_server import ManagedRedis
 
 from paceline.engine.checkpoints import truncated_checkpoint
+from paceline.heads import shipped_head
 
 NUM_DRAFT_LAYERS = 6
 KV_CACHE_TOKENS = 16_384
@@ -60,11 +61,13 @@ def draft_checkpoint() -> Path:
 def model_workers(processes: Processes, draft_checkpoint: Path) -> dict[str, Worker]:
     """A target of the default model, and a draft of each method."""
     common = {"dtype": "float32", "kv_cache_tokens": KV_CACHE_TOKENS}
+    head = str(shipped_head(""))
     return {
-        "target": processes.target(**common),
+        "target": processes.target(head=head, **common),
         "suffix": processes.draft("suffix"),
         "draft-model": processes.draft("draft-model", model=str(draft_checkpoint), **common),
         "self": processes.draft("self", **common),
+        "hybrid": processes.draft("hybrid", head=head, kv_cache_tokens=KV_CACHE_TOKENS),
     }
 
 

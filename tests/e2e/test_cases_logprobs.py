@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from answers import OFF, Body, drafts, post
-from cases import HALF_SMILE, MODES, ONE, force
+from cases import HALF_SMILE, MODEL_MODES, ONE, force
 from processes import Stack
 
 from paceline.engine.default_model import DEFAULT_MODEL
@@ -23,7 +23,7 @@ async def choice_of(stack: Stack, body: Body) -> dict[str, Any]:
     return choice
 
 
-@pytest.mark.parametrize("speculation", [OFF, *MODES], ids=str)
+@pytest.mark.parametrize("speculation", [OFF, *MODEL_MODES], ids=str)
 async def test_a_stop_inside_a_block_cuts_all_arrays_alike(
     model_stack: Stack, speculation: Body
 ) -> None:
@@ -65,7 +65,7 @@ async def test_half_a_character_keeps_its_own_bytes(model_stack: Stack) -> None:
     assert [entry["token"] for entry in content] == ["\\xf0\\x9f"] * 3
 
 
-@pytest.mark.parametrize("speculation", [OFF, *MODES], ids=str)
+@pytest.mark.parametrize("speculation", [OFF, *MODEL_MODES], ids=str)
 async def test_an_echoed_prompt_has_the_same_ones_whatever_is_drafted(
     model_stack: Stack, speculation: Body
 ) -> None:

@@ -45,15 +45,16 @@ async def test_a_hundred_requests_leave_nothing_behind_and_are_drafted_to_the_en
         assert (found.num_sequences, found.num_waiting, found.kv_used) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("drafter", ["suffix", "hybrid"])
 async def test_speculation_works_for_every_request_and_not_only_the_first(
-    model_stack: Stack,
+    model_stack: Stack, drafter: str
 ) -> None:
     """CASES 35."""
     prompts = ["A B C D A B C D A B C", "1 2 3 4 1 2 3 4 1 2"]
     seen: dict[str, list[Answer]] = {prompt: [] for prompt in prompts}
     for prompt in [prompts[0]] * 3 + [prompts[1], prompts[0]] * 2:
         body = {"prompt": prompt, "temperature": 0, "max_tokens": 16}
-        body["speculation"] = drafts("suffix", 4)
+        body["speculation"] = drafts(drafter, 4)
         seen[prompt].append(await ask(model_stack.coordinator, body))
     for answers in seen.values():
         for answer in answers:

@@ -4,6 +4,7 @@ import pytest
 from answers import OFF, Body, FrontEnd, ask, ask_all, check_equal, drafts
 from cases import (
     HA,
+    MODEL_MODES,
     MODES,
     ONE,
     SELDOM,
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 async def test_a_bias_counts_for_drafted_tokens_too(model_stack: Stack) -> None:
     """CASES 13."""
     body = {"prompt": " ha" * 8, **force(ONE), "max_tokens": 12}
-    answer = await ask_every_way(model_stack.coordinator, body)
+    answer = await ask_every_way(model_stack.coordinator, body, MODEL_MODES)
     assert answer.text == "1" * 12
     # Another token: of this one there are answers by now that could be copied.
     request = {**body, **force(SELDOM), "speculation": drafts("suffix", 4)}
@@ -38,14 +39,14 @@ async def test_a_banned_token_never_appears_however_often_it_is_drafted(
         "logit_bias": {str(HA): -100},
         "max_tokens": 24,
     }
-    answer = await ask_every_way(model_stack.coordinator, body, front_ends=[FrontEnd.HTTP])
+    answer = await ask_every_way(model_stack.coordinator, body, MODEL_MODES, [FrontEnd.HTTP])
     assert HA not in answer.token_ids
 
 
 async def test_a_first_draft_is_never_committed_unverified(model_stack: Stack) -> None:
     """CASES 14."""
     body = {"prompt": "A B C D A B C D A B C", **force(ONE), "max_tokens": 10}
-    answer = await ask_every_way(model_stack.coordinator, body)
+    answer = await ask_every_way(model_stack.coordinator, body, MODEL_MODES)
     assert answer.text == "1" * 10
 
 
@@ -56,7 +57,7 @@ async def test_a_first_draft_is_never_committed_unverified(model_stack: Stack) -
 async def test_prompts_that_loop_go_on_as_without_drafts(model_stack: Stack, prompt: str) -> None:
     """CASES 14."""
     body = {"prompt": prompt, "temperature": 0, "max_tokens": 24}
-    await ask_every_way(model_stack.coordinator, body, front_ends=[FrontEnd.HTTP])
+    await ask_every_way(model_stack.coordinator, body, MODEL_MODES, [FrontEnd.HTTP])
 
 
 @pytest.mark.parametrize(

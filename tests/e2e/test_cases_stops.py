@@ -7,7 +7,7 @@ from answers import OFF, Body, FrontEnd, ask, drafts, post
 from cases import (
     HA,
     HALF_SMILE,
-    MODES,
+    MODEL_MODES,
     ONE,
     ONLY_SMILES,
     OTHER_HALF,
@@ -27,7 +27,7 @@ async def test_a_stop_at_the_start_of_a_long_block_is_seen(
 ) -> None:
     """CASES 3."""
     body = {"prompt": " ha ha ha", **force(HA), "stop": stop, "max_tokens": 64}
-    modes = (*MODES, drafts("suffix", 16), drafts("self", 16))
+    modes = (*MODEL_MODES, drafts("suffix", 16), drafts("self", 16))
     answer = await ask_every_way(model_stack.coordinator, body, modes)
     assert (answer.text, answer.num_completion_tokens, answer.finish_reason) == (text, 1, "stop")
 
@@ -35,7 +35,7 @@ async def test_a_stop_at_the_start_of_a_long_block_is_seen(
 async def test_tokens_behind_a_stop_are_not_returned(model_stack: Stack) -> None:
     """CASES 4, without log-probabilities."""
     body = {"prompt": "11111", **force(ONE), "stop": ["111"], "max_tokens": 5}
-    answer = await ask_every_way(model_stack.coordinator, body)
+    answer = await ask_every_way(model_stack.coordinator, body, MODEL_MODES)
     assert answer.token_ids == (ONE, ONE, ONE)
     assert (answer.text, answer.num_completion_tokens) == ("", 3)
 
@@ -67,7 +67,7 @@ async def test_max_tokens_is_met_exactly_wherever_it_cuts_a_block(
 async def test_nothing_of_a_stop_text_is_sent_before_it_is_complete(model_stack: Stack) -> None:
     """CASES 6."""
     body = {"prompt": "1", **force(ONE), "stop": ["11111"], "max_tokens": 50}
-    answer = await ask_every_way(model_stack.coordinator, body)
+    answer = await ask_every_way(model_stack.coordinator, body, MODEL_MODES)
     assert (answer.text, answer.finish_reason) == ("", "stop")
     assert answer.num_completion_tokens == 5
 
@@ -77,12 +77,12 @@ async def test_the_beginning_of_a_stop_text_is_sent_when_the_answer_ends_there(
 ) -> None:
     """CASES 6."""
     body = {"prompt": "1", **force(ONE), "stop": ["11112"], "max_tokens": 6}
-    answer = await ask_every_way(model_stack.coordinator, body)
+    answer = await ask_every_way(model_stack.coordinator, body, MODEL_MODES)
     assert (answer.text, answer.finish_reason) == ("111111", "length")
 
 
 @pytest.mark.parametrize("front_end", [FrontEnd.HTTP_STREAM, FrontEnd.GRPC])
-@pytest.mark.parametrize("speculation", [OFF, *MODES], ids=str)
+@pytest.mark.parametrize("speculation", [OFF, *MODEL_MODES], ids=str)
 async def test_no_more_is_held_back_than_may_begin_a_stop_text(
     model_stack: Stack, speculation: Body, front_end: FrontEnd
 ) -> None:
@@ -124,9 +124,9 @@ async def test_a_stop_text_that_spans_two_tokens_is_found(model_stack: Stack) ->
     """CASES 7."""
     body = {"prompt": SMILES, **ONLY_SMILES, "max_tokens": 12}
     coordinator = model_stack.coordinator
-    free = await ask_every_way(coordinator, body)
+    free = await ask_every_way(coordinator, body, MODEL_MODES)
     assert free.text == "🙂" * 6
-    stopped = await ask_every_way(coordinator, {**body, "stop": "🙂"})
+    stopped = await ask_every_way(coordinator, {**body, "stop": "🙂"}, MODEL_MODES)
     assert (stopped.text, stopped.token_ids) == ("", (HALF_SMILE, OTHER_HALF))
-    later = await ask_every_way(coordinator, {**body, "stop": ["🙂🙂🙂"]})
+    later = await ask_every_way(coordinator, {**body, "stop": ["🙂🙂🙂"]}, MODEL_MODES)
     assert (later.text, later.num_completion_tokens, later.finish_reason) == ("", 6, "stop")

@@ -8,7 +8,7 @@ import pytest
 from answers import OFF, Body, FrontEnd, ask, check_equal, drafts, events, post
 from cases import (
     HALF_SMILE,
-    MODES,
+    MODEL_MODES,
     ONE,
     ONLY_SMILES,
     REPLACEMENT,
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 async def test_half_characters_at_the_end_are_replaced_and_not_lost(model_stack: Stack) -> None:
     """CASES 25 a."""
     body = {"prompt": "🙂", **force(HALF_SMILE), "max_tokens": 3}
-    answer = await ask_every_way(model_stack.coordinator, body)
+    answer = await ask_every_way(model_stack.coordinator, body, MODEL_MODES)
     assert answer.text == 3 * REPLACEMENT
 
 
@@ -34,7 +34,7 @@ async def test_an_answer_that_is_cut_inside_a_character_says_so_at_its_end_only(
 ) -> None:
     """CASES 25 d."""
     body = {"prompt": SMILES, **ONLY_SMILES, "max_tokens": 5}
-    answer = await ask_every_way(model_stack.coordinator, body)
+    answer = await ask_every_way(model_stack.coordinator, body, MODEL_MODES)
     assert answer.text == "🙂🙂" + REPLACEMENT
 
 
@@ -47,7 +47,7 @@ async def test_text_is_the_decoded_ids_wherever_blocks_cut_a_character(
     """CASES 25 b and c."""
     body = {"prompt": prompt, "temperature": 0, "max_tokens": 10}
     # An odd number of drafts cuts pairs.
-    modes = (OFF, drafts("suffix", 3), drafts("draft-model", 4))
+    modes = (OFF, drafts("suffix", 3), drafts("draft-model", 4), drafts("hybrid", 5))
     ways = [*itertools.product(modes, FrontEnd)]
     answers = await asyncio.gather(
         *(ask(model_stack.coordinator, {**body, "speculation": mode}, end) for mode, end in ways)
@@ -120,7 +120,7 @@ async def test_a_degenerate_prompt_is_refused_or_answered_as_without_drafts(
         assert response.json()["error"]["param"] in ("prompt", "messages")
     else:
         assert response.status_code == 200
-        await ask_every_way(coordinator, body, modes=MODES[2:])
+        await ask_every_way(coordinator, body, modes=MODEL_MODES[2:])
     usual = {"prompt": "A B C D A B C", **force(ONE), "max_tokens": 4}
     assert (await ask(coordinator, usual)).text == "1111"
 

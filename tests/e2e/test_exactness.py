@@ -136,7 +136,7 @@ async def test_drafts_change_nothing_of_many_long_answers(
 def bfloat16_expected(processes: Processes, model_workers: dict[str, Worker]) -> Iterable[Expected]:
     """A target in bfloat16 with the drafts of the other one, which are in float32."""
     target = processes.target(dtype="bfloat16", kv_cache_tokens=KV_CACHE_TOKENS)
-    drafts = {name: worker for name, worker in model_workers.items() if name != "target"}
+    drafts = {name: model_workers[name] for name in ("suffix", "draft-model", "self")}
     stack = processes.stack(target, drafts)
     yield Expected(stack.coordinator, 3, NUM_TOKENS)
     stack.coordinator.stop()
