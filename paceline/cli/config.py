@@ -44,8 +44,8 @@ class ServeSettings(Settings):
     head: str = ""
     """Directory of a head made for the model: for the drafter `eagle` as published (`EAGLE-…`,
     `EAGLE3-…`) or as vLLM's `speculators` writes it, for `medusa` as published or as vLLM has it,
-    for `early-exit` a trained exit, which it can do without. Left out: the head that comes with
-    Paceline for the model."""
+    for `early-exit` a trained exit, which it can do without. Left out, `eagle` and `hybrid` take
+    the head that comes with Paceline for the model."""
 
     exit_layer: Count | None = None
     """Layers that run for the drafter `early-exit`. Unset: a quarter of the model's, or what the
