@@ -85,10 +85,22 @@ class Proposal:
         self.token_ids.append(token_id)
         if confidence is not None:
             self.confidences.append(confidence)
-        if token_id in self.sequence.settings.stop_token_ids:
+        if not self.may_go_on:
             self.is_done = True
-        if len(self.token_ids) >= self.num_wanted:
-            self.is_done = True
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether one more token could be proposed behind those that are there: of a chain that is
+        not sampled, is not as long as wanted and has not come to a stop token."""
+        has_stopped = self.token_ids[-1:] and (
+            self.token_ids[-1] in self.sequence.settings.stop_token_ids
+        )
+        is_whole = len(self.token_ids) >= self.num_wanted
+        return not (has_stopped or is_whole or self.supports or self.parents)
+
+    def comes_in_one_step(self) -> None:
+        """What is proposed is all made by the step that runs: no token takes a further one."""
+        self.min_step_confidence, self.max_steps = 0.0, 0
 
     def new_tree(self, new_tree: NewTree) -> DraftTree:
         """A tree for what is wanted."""

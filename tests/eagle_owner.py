@@ -78,6 +78,7 @@ class Owner:
         start: int = 0,
         data: NDArray[np.float16] | None = None,
         number: int = NUMBER,
+        **least: float,
     ) -> ProposeResult | None:
         """Send a round with the features of the tokens from `rows[0]` up to `rows[1]`."""
         self.number += 1
@@ -87,9 +88,8 @@ class Owner:
             data = known[rows[0] : rows[1]] if data is None else data
             features = Features(rows[0], len(data), data.astype("<f2").tobytes())
         span = TokenLog.of(token_ids).span(start)
-        return self.proposer.accept(
-            ProposeRound(self.name, self.number, span, number, settings, features=features)
-        )
+        round = ProposeRound(self.name, self.number, span, number, settings, features=features)
+        return self.proposer.accept(replace(round, **least))  # type: ignore[arg-type]
 
     def drafts(self, token_ids: list[int], rows: tuple[int, int] | None, **more: object) -> Drafts:
         assert self.accept(token_ids, rows, **more) is None  # type: ignore[arg-type]

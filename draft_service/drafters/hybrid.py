@@ -3,9 +3,9 @@
 Matches cost nothing and are mostly right where there is a long one; a head always has something to
 say, at the price of a step for each token. So a match that is sure enough is copied for as far as
 it is. Elsewhere the model drafts, and as soon as a match that is sure enough follows what it has
-drafted, that is copied. Where the model has nothing to say (its features are late, it is unsure,
-there is no room), the match is taken for what it is worth. A model never goes on behind a copy: it
-would have to read that first.
+drafted, that is copied, also where a step more of the model would not pay. Where the model has
+nothing to say (its features are late, it is unsure, there is no room), the match is taken for what
+it is worth. A model never goes on behind a copy: it would have to read that first.
 
 What the model reads stays as it would be without the matches: an EAGLE head, for one, reads the
 features of copied tokens in one step as soon as it is needed again.
@@ -52,8 +52,8 @@ class HybridDrafter:
             return
         self._model.extend([proposal for proposal, _ in modelled])
         for proposal, num_before in modelled:
-            has_nothing = proposal.is_done and len(proposal.token_ids) == num_before
-            if has_nothing and not proposal.supports:
+            if proposal.is_done and proposal.may_go_on:
+                has_nothing = len(proposal.token_ids) == num_before
                 proposal.is_done = False
-                self._suffix.add_continuation(proposal)
+                self._suffix.add_continuation(proposal, 0.0 if has_nothing else SURE)
                 proposal.is_done = True

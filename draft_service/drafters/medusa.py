@@ -52,6 +52,7 @@ class MedusaDrafter:
             if row is not None:
                 self._choice.begin(proposal.sequence)
                 proposal.num_steps += 1
+                proposal.comes_in_one_step()
                 running.append((proposal, row))
         if running:
             num_wanted = max(proposal.num_wanted for proposal, _ in running)

@@ -57,6 +57,7 @@ class SureModel:
                 proposal.add_sampled(token_ids[0], Support(token_ids[:1], (1.0,)))
             elif proposal.is_worth(self.confidence):
                 proposal.add(token_ids[0], self.confidence)
+                proposal.is_worth_a_step(self.confidence)
 
 
 def hybrid(model: Drafter) -> Proposer:
@@ -101,6 +102,17 @@ def test_what_the_model_says_can_lead_to_a_match() -> None:
     model = SureModel([2, 3, 4, 50, 51])
     assert token_ids(hybrid(model), [1, 2, 3, 4, 5, 6, 9, 1], 6) == [2, 3, 4, 5, 6, 9]
     assert len(model.asked) == 1
+
+
+def test_behind_the_last_step_that_pays_a_match_is_still_copied() -> None:
+    text = {"a": [1, 2, 3, 4, 5, 6, 9, 1]}
+    model = SureModel([2, 70, 71])
+    drafts = drafts_of(hybrid(model), text, 6, min_step_confidence=0.99)["a"]
+    assert list(drafts.token_ids) == [2, 3, 4, 5, 6, 9]
+    assert len(model.asked) == 1
+    stopped = replace(SETTINGS, stop_token_ids=(2,))
+    drafts = drafts_of(hybrid(SureModel([2])), text, 6, stopped, min_step_confidence=0.99)["a"]
+    assert list(drafts.token_ids) == [2]
 
 
 def test_where_the_model_says_nothing_a_weak_match_is_taken() -> None:

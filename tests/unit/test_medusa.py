@@ -201,6 +201,11 @@ def test_no_more_is_proposed_than_is_wanted(head: MedusaHead, wanted: int) -> No
     assert list(said.token_ids) == reference_drafts(FILES, TEXT[:20])[:wanted]
 
 
+def test_what_one_step_makes_is_proposed_whatever_a_step_costs(head: MedusaHead) -> None:
+    said = owner_of(head).drafts(TEXT[:20], (0, 19), min_step_confidence=0.99, max_steps=1)
+    assert list(said.token_ids) == reference_drafts(FILES, TEXT[:20])
+
+
 def test_nothing_is_proposed_behind_a_stop_token(head: MedusaHead) -> None:
     first = reference_drafts(FILES, TEXT[:20])[0]
     settings = replace(GREEDY, stop_token_ids=frozenset({first}))
