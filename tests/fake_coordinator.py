@@ -57,6 +57,7 @@ class FakeCoordinator(ThreadingHTTPServer):
         """So many answers wait behind the last piece until the client goes."""
         self.bodies: list[dict[str, Any]] = []
         self.drafter = "suffix"
+        self.speculation: dict[str, Any] = SPECULATION
 
     def status(self) -> dict[str, Any]:
         """Each answer so far took 90 bytes to the draft and 30 back."""
@@ -116,9 +117,8 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": 9, "completion_tokens": 3}
         reason = self.server.plain_reason if is_off else "stop"
         self._send_event({"choices": [{"delta": {}, "finish_reason": reason}]})
-        self._send_event(
-            {"choices": [], "usage": usage, "metrics": {"speculative_decoding": SPECULATION}}
-        )
+        metrics = {"speculative_decoding": self.server.speculation}
+        self._send_event({"choices": [], "usage": usage, "metrics": metrics})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _send_event(self, event: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import typer
 from paceline.cli import options, terminal
 from paceline.cli.api import Answer
 from paceline.cli.connection import connect
+from paceline.cli.undrafted import why_no_drafts
 from paceline.errors import InvalidConfig
 
 OFF = {"method": "off"}
@@ -72,15 +73,18 @@ def generate(
                 terminal.write_answer("\n\n")
             with terminal.messages.status("The same without drafts"):
                 api.stream(path, body | {"speculation": OFF}, _ignore, plain)
+        excuse = "" if no_speculation else why_no_drafts(answer, api.status()["workers"])
     is_equal = answer.said == plain.said
     if as_json:
         _print_json(answer, plain if compare else None)
     elif compare:
-        _print_comparison(answer, plain)
+        _print_comparison(answer, plain, excuse)
     else:
         terminal.write_answer("\n")
         terminal.say("")
         terminal.print_figures([("", answer)])
+        if excuse:
+            terminal.say(excuse)
     if compare and not is_equal:
         raise typer.Exit(1)
 
@@ -94,8 +98,10 @@ def _print_json(answer: Answer, plain: Answer | None) -> None:
     terminal.write_answer(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
 
 
-def _print_comparison(answer: Answer, plain: Answer) -> None:
+def _print_comparison(answer: Answer, plain: Answer, excuse: str) -> None:
     terminal.print_figures([("speculation", answer), ("off", plain)])
+    if excuse:
+        terminal.say(excuse)
     terminal.say(f"Speed-up: {_speedup(answer, plain):.2f}", style="bold")
     if answer.text != plain.text:
         terminal.say("The texts DIFFER. Without drafts it is:", style="bold red")
