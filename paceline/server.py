@@ -7,7 +7,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -31,9 +31,15 @@ S = TypeVar("S", bound=ServiceSettings)
 class GrpcServer:
     """One gRPC server for one service of ours."""
 
-    def __init__(self, service_name: str, add_service: Callable[[grpc.aio.Server], None]) -> None:
+    def __init__(
+        self,
+        service_name: str,
+        add_service: Callable[[grpc.aio.Server], None],
+        interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (),
+    ) -> None:
+        """`interceptors` see every call, of health and reflection too, the first one first."""
         self._service_name = service_name
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
         self._health = cast(Any, health).aio.HealthServicer()
         add_service(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
