@@ -105,17 +105,6 @@ def test_generate_compares_with_plain_decoding_on_a_warm_cache(
     }
 
 
-@pytest.mark.parametrize("options", [[], ["--compare"]])
-def test_generate_says_why_nothing_was_drafted(
-    paceline: Paceline, coordinator: FakeCoordinator, options: list[str]
-) -> None:
-    coordinator.speculation = {**SPECULATION, "num_draft_tokens": 0}
-    result = paceline("generate", "Hi", "--url", coordinator.url, *options)
-    assert "Nothing was drafted: no draft worker is ready (127.0.0.1:7: no answer)." in (
-        result.stderr
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

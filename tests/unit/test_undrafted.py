@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
-from fake_coordinator import SPECULATION
+from fake_coordinator import SPECULATION, running_fake_coordinator
+from typer.testing import CliRunner
 
 from paceline.cli.api import Answer
+from paceline.cli.main import app
 from paceline.cli.undrafted import why_no_drafts
 
 NONE = {**SPECULATION, "num_draft_tokens": 0, "num_proposed_tokens": 0, "draft_failures": {}}
@@ -35,3 +37,12 @@ def test_a_reason_is_given_when_nothing_was_drafted(
 
 def test_no_reason_is_given_when_drafts_were_checked() -> None:
     assert why_no_drafts(Answer(num_tokens=3, metrics=SPECULATION), [TARGET, AWAY]) == ""
+
+
+@pytest.mark.parametrize("options", [[], ["--compare"]])
+def test_generate_says_it_below_the_figures(options: list[str]) -> None:
+    with running_fake_coordinator() as server:
+        server.speculation = NONE
+        result = CliRunner().invoke(app, ["generate", "Hi", "--url", server.url, *options])
+    reason = "Nothing was drafted: no draft worker is ready (127.0.0.1:7: no answer)."
+    assert (result.exit_code, reason in result.stderr) == (0, True)
