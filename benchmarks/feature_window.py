@@ -21,7 +21,7 @@ from draft_service.config import DraftSettings
 from draft_service.drafters.registry import make_drafter
 from draft_service.proposer import Proposer
 from draft_service.training.text import read_text
-from paceline.heads import shipped_head
+from paceline.heads.shipped import shipped_head
 from paceline.rounds import Features, ProposeRound, SequenceSettings
 from paceline.token_log import TokenLog
 

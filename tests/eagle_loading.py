@@ -12,11 +12,11 @@ from tiny_models import NUM_LAYERS, save_checkpoint
 from torch import Tensor
 
 from paceline.engine.eagle_checkpoint import check_fits, read_head_weights
-from paceline.engine.eagle_config import HeadConfig, read_head_config
 from paceline.engine.eagle_head import EagleHead
 from paceline.engine.head_tensors import Target
 from paceline.engine.table_model import VOCAB_SIZE
 from paceline.errors import InvalidConfig
+from paceline.heads.eagle_config import HeadConfig, read_head_config
 
 LAYOUTS = ["published", "speculators"]
 DRAFT_VOCAB_SIZE = 100

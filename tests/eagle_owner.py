@@ -13,10 +13,10 @@ from torch import Tensor
 from draft_service.drafters.eagle import EagleDrafter
 from draft_service.proposer import Proposer
 from paceline.engine.eagle_checkpoint import read_head_weights
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead
 from paceline.engine.head_tensors import Target
 from paceline.engine.sampling import choose_token
+from paceline.heads.eagle_config import read_head_config
 from paceline.rounds import (
     AcceptanceRule,
     Drafts,

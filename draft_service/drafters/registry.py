@@ -17,7 +17,6 @@ from draft_service.proposer import Drafter
 from draft_service.translation.target_tokenizer import read_target_tokenizer
 from paceline import __version__
 from paceline.engine.grammar import Grammars
-from paceline.engine.head_kind import head_kind
 from paceline.engine.tokenizer_files import tokenizer_digest, vocabulary_size
 from paceline.engine.worker_model import (
     WorkerModel,
@@ -25,6 +24,7 @@ from paceline.engine.worker_model import (
     cache_directory,
     prepare_torch,
 )
+from paceline.heads.kind import head_kind
 from paceline.rounds import WorkerInfo
 
 if TYPE_CHECKING:

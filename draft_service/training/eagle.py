@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from draft_service.training.token_residual import FEATURE_SCALE, TokenResidual
-from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.head_rotary import rotary_embedding, rotated
 from paceline.errors import InvalidConfig
+from paceline.heads.eagle_config import HeadConfig
 
 _PROJECTED = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 """Matrices of a layer that take an embedding too in a head."""

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from draft_service.training.saved_head import WriteMore, half, save_head
 from draft_service.training.token_residual import FEATURE_SCALE, TABLE_PROJECTION
-from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.token_residual import ROWS, SCALES, TOKEN_IDS
+from paceline.heads.eagle_config import HeadConfig
 
 LAYER_PREFIX = "layers.0."
 DRAFTS_PER_ROUND = 3

@@ -22,7 +22,7 @@ from draft_service.training.eagle_export import (
 from draft_service.training.material import Material
 from draft_service.training.token_residual import TokenResidual, table_of, with_token_residual
 from draft_service.training.unrolling import NextTokens, unrolled
-from paceline.engine.eagle_config import HeadConfig
+from paceline.heads.eagle_config import HeadConfig
 
 _PUBLISHED = (
     "An EAGLE-3 head (arXiv 2503.01840) in the layout of vLLM's `speculators`: for "

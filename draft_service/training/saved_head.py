@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.engine.cache_directory import made_once
-from paceline.engine.head_config_file import CONFIG_FILE
 from paceline.engine.safetensors_directory import WEIGHTS_FILE
 from paceline.errors import InvalidConfig
+from paceline.heads.config_file import CONFIG_FILE
 
 WriteMore = Callable[[Path], None]
 """Adds to a directory what belongs beside config and weights."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from paceline.config import Count, LogLevel, Port, Settings
-from paceline.heads import shipped_head
+from paceline.heads.shipped import shipped_head
 
 
 class ServeSettings(Settings):

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from paceline.engine import token_residual
 from paceline.engine.draft_vocabulary import read_distances
-from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT, HeadTensors, Target
 from paceline.errors import InvalidConfig
+from paceline.heads.eagle_config import HeadConfig
+from paceline.heads.sizes import check_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,7 @@ class HeadWeights:
 
 def check_fits(head: str, config: HeadConfig, target: Target) -> None:
     """Raise `InvalidConfig` when a head was made for a target of another shape."""
-    size_key = "target_hidden_size" if config.is_eagle3 else "hidden_size"
-    target.check_fits(
-        head,
-        (
-            (size_key, config.target_hidden_size, "hidden_size"),
-            ("vocab_size", config.vocab_size, "vocab_size"),
-        ),
-    )
+    check_sizes(head, target, config.sizes)
     for layer in config.feature_layers(target.num_layers):
         if not 0 <= layer <= target.num_layers:
             raise InvalidConfig(

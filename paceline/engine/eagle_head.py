@@ -21,13 +21,13 @@ from torch.nn import functional as F
 
 from paceline.engine.draft_vocabulary import DraftVocabulary
 from paceline.engine.eagle_checkpoint import HeadWeights
-from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.head_kv import HeadKV
 from paceline.engine.head_linear import HeadLinear
 from paceline.engine.head_rotary import RotaryAngles, rotated
 from paceline.engine.head_tensors import EMBEDDING, OUTPUT
 from paceline.engine.model import Features, Logits
 from paceline.engine.token_residual import TABLE
+from paceline.heads.eagle_config import HeadConfig
 
 QKV = "self_attn.qkv_proj"
 GATE_UP = "mlp.gate_up_proj"

@@ -10,7 +10,6 @@ Invariant: every tensor that the exit needs is there in its right shape, and no 
 the checkpoint is refused by the tensor's name; a setting is followed or refused by its name.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,51 +17,24 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from paceline.engine.draft_vocabulary import read_distances
-from paceline.engine.head_config_file import ConfigReader, read_config_file
 from paceline.engine.head_tensors import OUTPUT, HeadTensors, Target
+from paceline.errors import InvalidConfig
+from paceline.heads.config_file import CONFIG_FILE
+from paceline.heads.exit_config import ExitConfig
+from paceline.heads.sizes import check_sizes
 
 _NORM = "norm.weight"
 _LAYER_PREFIX = "layer."
 
 
-@dataclass(frozen=True, slots=True)
-class ExitConfig:
-    """What an exit is made of."""
-
-    exit_layer: int
-    """Layers of the target that run before it."""
-    target: str
-    """The model that it was trained for, as those called it who did; for people."""
-    draft_vocab_size: int
-    """Tokens that it can propose."""
-
-
-def read_exit_config(head: str, target: Target) -> ExitConfig:
-    """The config of the exit in the directory `head`, made for `target`.
-
-    Raises:
-        InvalidConfig: there is none, it is for a target of another shape, or it asks for something
-            that is not supported.
-    """
-    reader = ConfigReader(head, read_config_file(head))
-    reader.check_fixed({"model_type": "early_exit"})
-    sizes = {"hidden_size", "vocab_size", "draft_vocab_size"}
-    reader.check_known({"model_type", "exit_layer", "target"} | sizes)
-    vocab_size = reader.count("vocab_size")
-    hidden_size = ("hidden_size", reader.count("hidden_size"), "hidden_size")
-    target.check_fits(head, [hidden_size, ("vocab_size", vocab_size, "vocab_size")])
-    config = ExitConfig(
-        exit_layer=reader.count("exit_layer"),
-        target=reader.text("target"),
-        draft_vocab_size=reader.count("draft_vocab_size", vocab_size),
-    )
+def check_exit_fits(head: str, config: ExitConfig, target: Target) -> None:
+    """Raise `InvalidConfig` when an exit was made for a target of another shape."""
+    check_sizes(head, target, config.sizes)
     if config.exit_layer >= target.num_layers:
-        expected = f"1 to {target.num_layers - 1}, less than the layers of {target.name!r}"
-        raise reader.refused("exit_layer", config.exit_layer, expected)
-    if config.draft_vocab_size > vocab_size:
-        expected = f"at most vocab_size, {vocab_size}"
-        raise reader.refused("draft_vocab_size", config.draft_vocab_size, expected)
-    return config
+        raise InvalidConfig(
+            f"head {head!r}: exit_layer in its {CONFIG_FILE} is {config.exit_layer}; expected 1 to "
+            f"{target.num_layers - 1}, less than the layers of {target.name!r}"
+        )
 
 
 def put_exit(

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from paceline.engine.eagle_checkpoint import read_projection
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.feature_projection import FeatureProjection
-from paceline.engine.head_kind import head_kind
-from paceline.engine.medusa_config import read_medusa_config
 from paceline.errors import InvalidConfig
+from paceline.heads.eagle_config import read_head_config
+from paceline.heads.kind import head_kind
+from paceline.heads.medusa_config import read_medusa_config
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from paceline.engine.eagle_config import HeadConfig
 from paceline.engine.support import ROPE_TYPES
 from paceline.errors import InvalidConfig
+from paceline.heads.eagle_config import HeadConfig
 
 _FIRST_ROOM = 1024
 """Positions that are computed at first; as many again whenever they do not do."""

@@ -7,7 +7,7 @@ Invariant: a tensor comes in the shape and type that was asked for and holds onl
 checkpoint is refused by the tensor's name.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -42,19 +42,6 @@ class Target:
     """Rows of its embedding."""
     num_layers: int
     has_tied_embeddings: bool
-
-    def check_fits(self, head: str, sizes: Sequence[tuple[str, int, str]]) -> None:
-        """Raise `InvalidConfig` for a head of another shape.
-
-        `sizes`: key of the head's config, its value, and the target's name of the same.
-        """
-        for key, found, what in sizes:
-            expected = self.hidden_size if what == "hidden_size" else self.vocab_size
-            if found != expected:
-                raise InvalidConfig(
-                    f"head {head!r}: its {key} is {found}; expected {expected}, the {what} of the "
-                    f"model {self.name!r}"
-                )
 
 
 class _Tensors(Protocol):

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from paceline.engine.draft_vocabulary import read_token_map
 from paceline.engine.head_tensors import OUTPUT, HeadTensors, Target
-from paceline.engine.medusa_config import MedusaConfig
+from paceline.heads.medusa_config import MedusaConfig
+from paceline.heads.sizes import check_sizes
 
 _PREFIXES = ("", "medusa_head.", "medusa_heads.")
 """What all names may begin with, as in a checkpoint of target and heads together."""
@@ -68,8 +69,7 @@ def read_medusa_weights(
         InvalidConfig: the heads are for a target of another shape; a tensor is missing, unexpected,
             of another shape or type, or holds ids that make no sense.
     """
-    for key, size in (("hidden_size", config.hidden_size), ("vocab_size", config.vocab_size)):
-        target.check_fits(head, [(key, size, key)] if size is not None else [])
+    check_sizes(head, target, config.sizes)
     files = HeadTensors(head, allow_pickle)
     layout = _layout(files, config)
     num_heads = max(config.num_heads, layout.num_heads(files.names))

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.engine.draft_vocabulary import DraftVocabulary, DraftVocabularyModel
-from paceline.engine.exit_checkpoint import put_exit, read_exit_config
-from paceline.engine.head_kind import check_head_kind
+from paceline.engine.exit_checkpoint import check_exit_fits, put_exit
 from paceline.engine.head_tensors import Target
 from paceline.engine.loading import load_model
 from paceline.engine.worker_head import HeadSettings, find_target
 from paceline.engine.worker_model import WorkerModel, cache_directory, made_ready
 from paceline.errors import InvalidConfig
+from paceline.heads.exit_config import read_exit_config
+from paceline.heads.kind import check_head_kind
 
 DEFAULT_SHARE = 4
 """A quarter of the layers run where nothing is said, as in LayerSkip's own measurements."""
@@ -61,7 +62,8 @@ def _plain(settings: ExitSettings, dtype: str, target: Target) -> WorkerModel:
 
 def _trained(settings: ExitSettings, dtype: str, target: Target) -> WorkerModel:
     check_head_kind(settings.head, "early-exit")
-    config = read_exit_config(settings.head, target)
+    config = read_exit_config(settings.head)
+    check_exit_fits(settings.head, config, target)
     loaded = load_model(
         target.name,
         dtype=dtype,

@@ -13,15 +13,12 @@ import torch
 
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.eagle_checkpoint import check_fits, read_head_weights
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead
 from paceline.engine.feature_projection import FeatureProjection
-from paceline.engine.head_kind import check_head_kind
 from paceline.engine.head_tensors import Target
 from paceline.engine.linear import can_pack
 from paceline.engine.loading import DTYPES, load_tokenizer, read_config
 from paceline.engine.medusa_checkpoint import read_medusa_weights
-from paceline.engine.medusa_config import read_medusa_config
 from paceline.engine.medusa_head import MedusaHead
 from paceline.engine.model_directory import resolve_model
 from paceline.engine.tokenizer_files import TokenizerFile, tokenizer_digest, vocabulary_size
@@ -31,6 +28,9 @@ from paceline.engine.worker_model import (
     cache_directory,
     free_memory,
 )
+from paceline.heads.eagle_config import read_head_config
+from paceline.heads.kind import check_head_kind
+from paceline.heads.medusa_config import read_medusa_config
 
 HeadT = TypeVar("HeadT", EagleHead, MedusaHead)
 

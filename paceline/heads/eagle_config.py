@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.engine.head_config_file import ConfigReader, read_config_file
+from paceline.heads.config_file import ConfigReader, read_config_file
+from paceline.heads.sizes import Size
 
 DEFAULT_ROPE_THETA = 10000.0
 """What the paper's own code takes where a config says nothing."""
@@ -72,6 +73,15 @@ class HeadConfig:
     """The target's layers whose inputs it is fed with; None: those of the paper."""
     rope: dict[str, Any]
     """Of rotary embeddings, as transformers spells it: `rope_type`, `rope_theta` and the rest."""
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """What must be the target's."""
+        key = "target_hidden_size" if self.is_eagle3 else "hidden_size"
+        return (
+            Size(key, self.target_hidden_size, "hidden_size"),
+            Size("vocab_size", self.vocab_size, "vocab_size"),
+        )
 
     @property
     def feature_size(self) -> int:

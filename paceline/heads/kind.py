@@ -1,12 +1,12 @@
 """Which method a head's directory is for, by its config.
 
-Imports no torch and knows no tensors.
+Knows no tensors.
 """
 
 from typing import Literal
 
-from paceline.engine.head_config_file import read_config_file
 from paceline.errors import InvalidConfig
+from paceline.heads.config_file import read_config_file
 
 HeadKind = Literal["eagle", "medusa", "early-exit"]
 """The drafter that runs a head."""

@@ -9,7 +9,8 @@ Invariant: a setting that would change what the heads compute is followed or ref
 
 from dataclasses import dataclass
 
-from paceline.engine.head_config_file import ConfigReader, read_config_file
+from paceline.heads.config_file import ConfigReader, read_config_file
+from paceline.heads.sizes import Size
 
 _FIXED = {"logit_scale": 1.0}
 _OF_THE_TARGET = frozenset(
@@ -40,6 +41,14 @@ class MedusaConfig:
     """Of the residual blocks."""
     shares_output: bool
     """Whether all heads have one output matrix, by vLLM's `original_lm_head`."""
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """What must be the target's, as far as it is said."""
+        hidden_size, vocab_size = self.hidden_size, self.vocab_size
+        said = [] if hidden_size is None else [Size("hidden_size", hidden_size, "hidden_size")]
+        said += [] if vocab_size is None else [Size("vocab_size", vocab_size, "vocab_size")]
+        return tuple(said)
 
     def feature_layers(self, num_target_layers: int) -> tuple[int, ...]:
         """They are fed with what the target's own output matrix is fed with."""

@@ -12,7 +12,7 @@ from real_tokenizers import smollm2_directory
 from redis_server import ManagedRedis
 
 from paceline.engine.checkpoints import truncated_checkpoint
-from paceline.heads import shipped_head
+from paceline.heads.shipped import shipped_head
 
 NUM_DRAFT_LAYERS = 6
 KV_CACHE_TOKENS = 16_384

@@ -21,15 +21,15 @@ from draft_service.training.own_text import write_own_text
 from draft_service.training.pipeline import model_digest, run
 from draft_service.training.text import TrainingText, read_text
 from paceline.engine.eagle_checkpoint import read_head_weights
-from paceline.engine.eagle_config import read_head_config
-from paceline.engine.head_kind import check_head_kind
 from paceline.engine.head_tensors import Target
 from paceline.engine.loading import load_model
 from paceline.engine.medusa_checkpoint import read_medusa_weights
-from paceline.engine.medusa_config import read_medusa_config
 from paceline.engine.medusa_head import MedusaHead
 from paceline.engine.table_model import VOCAB_SIZE
 from paceline.errors import InvalidConfig
+from paceline.heads.eagle_config import read_head_config
+from paceline.heads.kind import check_head_kind
+from paceline.heads.medusa_config import read_medusa_config
 
 
 @pytest.fixture(scope="module", autouse=True)

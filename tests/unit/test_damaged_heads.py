@@ -13,14 +13,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.engine.eagle_checkpoint import read_projection
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.head_tensors import HeadTensors, Target
 from paceline.engine.medusa_checkpoint import read_medusa_weights
-from paceline.engine.medusa_config import read_medusa_config
 from paceline.engine.pickled_tensors import PickledTensors
 from paceline.engine.table_model import VOCAB_SIZE
 from paceline.engine.token_residual import read_token_residual
 from paceline.errors import InvalidConfig
+from paceline.heads.eagle_config import read_head_config
+from paceline.heads.medusa_config import read_medusa_config
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,11 @@ from eagle_reference import reference_logits
 from draft_service.drafters import eagle
 from draft_service.drafters.eagle import EagleDrafter
 from draft_service.proposer import Proposer
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead
 from paceline.engine.head_kv import HeadKV
 from paceline.engine.head_rotary import RotaryAngles, rotary_embedding
 from paceline.engine.sampling import token_law
+from paceline.heads.eagle_config import read_head_config
 from paceline.rounds import RoundErrorReason
 
 

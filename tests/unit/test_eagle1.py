@@ -17,10 +17,10 @@ from tiny_models import NUM_LAYERS, save_checkpoint, tiny_config
 from torch import Tensor
 
 from paceline.engine.eagle_checkpoint import check_fits, read_head_weights
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import HeadKV, HeadRows
 from paceline.engine.head_tensors import Target
 from paceline.errors import InvalidConfig
+from paceline.heads.eagle_config import read_head_config
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "bias": {},

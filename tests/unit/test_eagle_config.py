@@ -7,9 +7,9 @@ import pytest
 from eagle_heads import HIDDEN
 from eagle_loading import LAYOUTS, edit, new_head, new_target, refusal
 
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.head_tensors import Target
 from paceline.engine.table_model import VOCAB_SIZE
+from paceline.heads.eagle_config import read_head_config
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from eagle_owner import (
 from eagle_reference import reference_logits
 
 from paceline.engine.eagle_checkpoint import read_head_weights, read_projection
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead, HeadRows
 from paceline.engine.head_kv import HeadKV
 from paceline.engine.head_tensors import Target
+from paceline.heads.eagle_config import read_head_config
 
 
 def test_features_that_have_gone_through_fc_say_nearly_the_same(

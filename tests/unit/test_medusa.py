@@ -24,9 +24,9 @@ from draft_service.drafters.medusa import MedusaDrafter
 from draft_service.proposer import Proposer
 from paceline.engine.head_tensors import Target
 from paceline.engine.medusa_checkpoint import read_medusa_weights
-from paceline.engine.medusa_config import read_medusa_config
 from paceline.engine.medusa_head import MedusaHead
 from paceline.engine.sampling import choose_token, token_law
+from paceline.heads.medusa_config import read_medusa_config
 from paceline.rounds import SequenceSettings
 
 FILES = random_medusa(VOCAB_SIZE)

@@ -14,12 +14,12 @@ from tiny_models import NUM_LAYERS, save_checkpoint, tiny_config
 from torch import Tensor
 
 from paceline.engine.head_features import features_of_head
-from paceline.engine.head_kind import check_head_kind
 from paceline.engine.head_tensors import Target
 from paceline.engine.medusa_checkpoint import MedusaWeights, read_medusa_weights
-from paceline.engine.medusa_config import read_medusa_config
 from paceline.engine.medusa_head import MedusaHead
 from paceline.errors import InvalidConfig
+from paceline.heads.kind import check_head_kind
+from paceline.heads.medusa_config import read_medusa_config
 
 VOCAB_SIZE = 40
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.config import ServeSettings
-from paceline.heads import HEADS, shipped_head
+from paceline.heads.shipped import HEADS, shipped_head
 
 
 def a_head(directory: Path) -> Path:

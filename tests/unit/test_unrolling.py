@@ -16,11 +16,11 @@ from draft_service.training.eagle_export import save_with_token_residual
 from draft_service.training.token_residual import TokenResidual, with_token_residual
 from draft_service.training.unrolling import true_tokens, unrolled
 from paceline.engine.eagle_checkpoint import read_head_weights
-from paceline.engine.eagle_config import read_head_config
 from paceline.engine.eagle_head import EagleHead, HeadRows
 from paceline.engine.head_kv import HeadKV
 from paceline.engine.head_tensors import Target
 from paceline.engine.safetensors_directory import TensorFiles
+from paceline.heads.eagle_config import read_head_config
 
 VOCAB = 40
 NUM_STEPS = 4
