@@ -7,9 +7,11 @@ from functools import partial
 
 from draft_service.config import DraftSettings
 from draft_service.drafters.registry import make_drafter
+from draft_service.metrics import DraftMetrics
 from draft_service.proposer import Proposer
 from draft_service.servicer import SERVICE_NAME, DraftServicer
 from paceline.engine.device_worker import DeviceWorker, device_thread
+from paceline.metrics import MetricsServer
 from paceline.server import GrpcServer, run_service, until_signalled
 from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
 
@@ -24,15 +26,19 @@ async def serve(settings: DraftSettings) -> None:
     drafter, info = thread.submit(make_drafter, settings).result()
     proposer = Proposer(drafter, settings.max_speculative_tokens, info.feature_size)
     worker = DeviceWorker(proposer, thread)
-    servicer = DraftServicer(worker, info)
+    metrics = DraftMetrics(worker, proposer.passes, info)
+    servicer = DraftServicer(worker, info, metrics)
     server = GrpcServer(SERVICE_NAME, partial(add_DraftServiceServicer_to_server, servicer))
     port = await server.start(settings.host, settings.port)
+    metrics_server = MetricsServer(metrics.instruments, settings.host, settings.metrics_port)
     worker.start()
     await server.set_ready(True)
     logger.info("draft worker (%s) listens on %s:%d", settings.drafter, settings.host, port)
+    logger.info("metrics on %s", metrics_server.url)
     await until_signalled()
     await server.stop(STOP_GRACE_S)
     await asyncio.to_thread(worker.stop)
+    await metrics_server.stop()
 
 
 if __name__ == "__main__":

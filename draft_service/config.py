@@ -78,6 +78,10 @@ class DraftSettings(ServiceSettings):
     port: Port = 50071
     """gRPC port; 0: any free one."""
 
+    metrics_port: Port = 0
+    """HTTP port of `/metrics`; 0: any free one, so that several workers of a machine get along. A
+    Prometheus that is to find it needs a fixed one."""
+
     @model_validator(mode="after")
     def _model_and_head_fit_drafter(self) -> Self:
         if self.drafter == "draft-model" and not self.model:

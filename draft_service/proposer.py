@@ -13,6 +13,7 @@ from typing import Protocol
 
 from draft_service.draft_tree import DraftTree, NewTree
 from paceline.engine.feature_rows import FeatureRows
+from paceline.engine.pass_counts import PassCounts
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.engine.settings_checks import unusable
 from paceline.rounds import (
@@ -169,6 +170,7 @@ class Proposer:
         self._max_speculative_tokens = max_speculative_tokens
         self._clock = clock
         self._waiting: dict[str, _Pending] = {}
+        self.passes = PassCounts()
 
     def accept(self, round: ProposeRound) -> ProposeResult | None:
         """Place a round; an answer at once means that it needs no step."""
@@ -235,6 +237,7 @@ class Proposer:
             pending.started_at = pending.started_at or started
         self._drafter.extend([pending.proposal for pending in self._waiting.values()])
         now = self._clock()
+        self.passes.ran(0, len(self._waiting), now - started)
         done = {id: p for id, p in self._waiting.items() if p.proposal.is_done}
         for sequence_id in done:
             del self._waiting[sequence_id]

@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 
+from draft_service.metrics import DraftMetrics
 from paceline.engine.device_worker import DeviceWorker
 from paceline.engine.round_stream import serve_rounds
 from paceline.rounds import ProposeResult, ProposeRound, WorkerInfo, WorkerLoad
@@ -24,9 +25,15 @@ SERVICE_NAME = "paceline.v1.DraftService"
 class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     """Serves one device worker."""
 
-    def __init__(self, worker: DeviceWorker[ProposeRound, ProposeResult], info: WorkerInfo) -> None:
+    def __init__(
+        self,
+        worker: DeviceWorker[ProposeRound, ProposeResult],
+        info: WorkerInfo,
+        metrics: DraftMetrics,
+    ) -> None:
         self._worker = worker
         self._info = info
+        self._metrics = metrics
 
     async def GetInfo(
         self, request: draft_pb2.DraftServiceGetInfoRequest, context: ServicerContext
@@ -40,15 +47,17 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         context: ServicerContext,
     ) -> AsyncIterator[draft_pb2.ProposeResponse]:
         """The rounds of one caller."""
-        async for response in serve_rounds(self._worker, request_iterator, _read, _write):
+        async for response in serve_rounds(self._worker, request_iterator, _read, self._write):
             yield response
+
+    def _write(
+        self, results: Sequence[ProposeResult], load: WorkerLoad
+    ) -> draft_pb2.ProposeResponse:
+        self._metrics.answered(results)
+        messages = [propose_result_to_wire(result) for result in results]
+        return draft_pb2.ProposeResponse(results=messages, load=load_to_wire(load))
 
 
 def _read(request: draft_pb2.ProposeRequest) -> tuple[list[ProposeRound], Sequence[str]]:
     rounds = [propose_round_from_wire(message) for message in request.rounds]
     return rounds, request.closed_sequence_ids
-
-
-def _write(results: Sequence[ProposeResult], load: WorkerLoad) -> draft_pb2.ProposeResponse:
-    messages = [propose_result_to_wire(result) for result in results]
-    return draft_pb2.ProposeResponse(results=messages, load=load_to_wire(load))

@@ -10,10 +10,12 @@ from paceline import __version__
 from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.engine.grammar import Grammars
 from paceline.engine.worker_model import WorkerModel, build_worker_model
+from paceline.metrics import MetricsServer
 from paceline.rounds import WorkerInfo
 from paceline.server import GrpcServer, run_service, until_signalled
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetSettings
+from target_service.metrics import TargetMetrics
 from target_service.servicer import SERVICE_NAME, TargetServicer
 from target_service.verifier import Verifier, VerifierLimits
 
@@ -37,15 +39,20 @@ async def serve(settings: TargetSettings) -> None:
     grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.model.vocab_size)
     verifier = Verifier(loaded.model, limits, grammars)
     worker = DeviceWorker(verifier, thread)
-    servicer = TargetServicer(worker, _info(loaded, verifier, settings), loaded.tokenizer_files)
+    info = _info(loaded, verifier, settings)
+    metrics = TargetMetrics(worker, verifier.passes, loaded.model.kv_cache, info)
+    servicer = TargetServicer(worker, info, loaded.tokenizer_files, metrics)
     server = GrpcServer(SERVICE_NAME, partial(add_TargetServiceServicer_to_server, servicer))
     port = await server.start(settings.host, settings.port)
+    metrics_server = MetricsServer(metrics.instruments, settings.host, settings.metrics_port)
     worker.start()
     await server.set_ready(True)
     logger.info("target worker of %s listens on %s:%d", loaded.name, settings.host, port)
+    logger.info("metrics on %s", metrics_server.url)
     await until_signalled()
     await server.stop(STOP_GRACE_S)
     await asyncio.to_thread(worker.stop)
+    await metrics_server.stop()
 
 
 def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> WorkerInfo:

@@ -62,6 +62,10 @@ class TargetSettings(ServiceSettings):
     port: Port = 50061
     """gRPC port; 0: any free one."""
 
+    metrics_port: Port = 0
+    """HTTP port of `/metrics`; 0: any free one, so that several workers of a machine get along. A
+    Prometheus that is to find it needs a fixed one."""
+
     @model_validator(mode="after")
     def _features_are_named_once(self) -> Self:
         if self.head and self.feature_layers:

@@ -16,6 +16,7 @@ from paceline.wire import (
     verify_result_to_wire,
     verify_round_from_wire,
 )
+from target_service.metrics import TargetMetrics
 
 ServicerContext = grpc.aio.ServicerContext[Any, Any]
 
@@ -31,8 +32,10 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         worker: DeviceWorker[VerifyRound, VerifyResult],
         info: WorkerInfo,
         tokenizer_files: Sequence[TokenizerFile],
+        metrics: TargetMetrics,
     ) -> None:
         self._worker = worker
+        self._metrics = metrics
         self._info = info
         self._tokenizer_files = tokenizer_files
 
@@ -57,15 +60,17 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         context: ServicerContext,
     ) -> AsyncIterator[target_pb2.VerifyResponse]:
         """The rounds of one caller."""
-        async for response in serve_rounds(self._worker, request_iterator, _read, _write):
+        async for response in serve_rounds(self._worker, request_iterator, _read, self._write):
             yield response
+
+    def _write(
+        self, results: Sequence[VerifyResult], load: WorkerLoad
+    ) -> target_pb2.VerifyResponse:
+        self._metrics.answered(results)
+        messages = [verify_result_to_wire(result) for result in results]
+        return target_pb2.VerifyResponse(results=messages, load=load_to_wire(load))
 
 
 def _read(request: target_pb2.VerifyRequest) -> tuple[list[VerifyRound], Sequence[str]]:
     rounds = [verify_round_from_wire(message) for message in request.rounds]
     return rounds, request.closed_sequence_ids
-
-
-def _write(results: Sequence[VerifyResult], load: WorkerLoad) -> target_pb2.VerifyResponse:
-    messages = [verify_result_to_wire(result) for result in results]
-    return target_pb2.VerifyResponse(results=messages, load=load_to_wire(load))

@@ -15,6 +15,7 @@ from time import perf_counter
 
 from paceline.engine.grammar import Grammars
 from paceline.engine.model import LanguageModel, Logits, PassSequence
+from paceline.engine.pass_counts import PassCounts
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.errors import InvalidRequest
 from paceline.rounds import (
@@ -71,6 +72,7 @@ class Verifier:
         self._grammars = grammars
         self._table = SequenceTable(model.kv_cache)
         self._waiting: dict[str, PendingRound] = {}
+        self.passes = PassCounts()
         self._stalled_since: float | None = None
         """Since when rounds have waited in vain for room."""
 
@@ -124,14 +126,7 @@ class Verifier:
     @property
     def load(self) -> WorkerLoad:
         """The state of this worker."""
-        cache = self._model.kv_cache
-        return WorkerLoad(
-            num_sequences=len(self._table),
-            num_waiting=len(self._waiting),
-            kv_used=cache.num_used,
-            kv_capacity=cache.capacity,
-            num_preemptions=self._table.num_preemptions,
-        )
+        return self._table.load(len(self._waiting))
 
     def step(self) -> list[VerifyResult] | None:
         """Run one pass and return what it committed; None when nothing can run yet."""
@@ -153,6 +148,7 @@ class Verifier:
         ]
         elapsed = perf_counter() - started
         num_rows = sum(len(share.work.token_ids) for share in shares)
+        self.passes.ran(num_rows, len(shares), elapsed)
         for share in shares:
             share.pending.compute_s += elapsed
         return [share.pending.timed(result, num_rows, len(shares)) for share, result in committed]

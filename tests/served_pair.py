@@ -10,6 +10,7 @@ from worker_servers import Answer, Cluster, WorkerServer, answer
 
 from draft_service.config import DraftSettings
 from draft_service.drafters.registry import make_drafter
+from draft_service.metrics import DraftMetrics
 from draft_service.proposer import Proposer
 from draft_service.servicer import DraftServicer
 from paceline.engine.device_worker import DeviceWorker
@@ -20,6 +21,7 @@ from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.__main__ import _info
 from target_service.config import TargetSettings
+from target_service.metrics import TargetMetrics
 from target_service.servicer import TargetServicer
 from target_service.verifier import Verifier, VerifierLimits
 
@@ -54,7 +56,8 @@ class Pair:
 
             def add_to(worker: DeviceWorker[Any, Any]) -> Any:
                 info = _info(loaded, verifier, settings)
-                servicer = TargetServicer(worker, info, loaded.tokenizer_files)
+                metrics = TargetMetrics(worker, verifier.passes, loaded.model.kv_cache, info)
+                servicer = TargetServicer(worker, info, loaded.tokenizer_files, metrics)
                 return partial(add_TargetServiceServicer_to_server, servicer)
 
             return verifier, add_to
@@ -72,7 +75,9 @@ class Pair:
             proposer = Proposer(drafter, 16, info.feature_size)
 
             def add_to(worker: DeviceWorker[Any, Any]) -> Any:
-                return partial(add_DraftServiceServicer_to_server, DraftServicer(worker, info))
+                metrics = DraftMetrics(worker, proposer.passes, info)
+                servicer = DraftServicer(worker, info, metrics)
+                return partial(add_DraftServiceServicer_to_server, servicer)
 
             return proposer, add_to
 

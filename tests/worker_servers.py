@@ -19,6 +19,7 @@ from coordinator.requests import Generation, GenerationRequest
 from draft_service.drafters.draft_model import ModelDrafter
 from draft_service.drafters.hybrid import HybridDrafter
 from draft_service.drafters.suffix import SuffixDrafter
+from draft_service.metrics import DraftMetrics
 from draft_service.proposer import Drafter, Proposer
 from draft_service.servicer import DraftServicer
 from paceline.engine.device_worker import DeviceWorker, Stepper, device_thread
@@ -31,6 +32,7 @@ from paceline.server import GrpcServer
 from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from paceline.workers.pool import WorkerPool
+from target_service.metrics import TargetMetrics
 from target_service.servicer import TargetServicer
 from target_service.verifier import Verifier, VerifierLimits
 
@@ -111,11 +113,13 @@ def target_server(
     """A target worker of the table model."""
 
     def build() -> tuple[Verifier, Callable[[DeviceWorker[Any, Any]], AddService]]:
-        verifier = Verifier(TableModel(law, **room), limits or VerifierLimits(), GRAMMARS)
+        model = TableModel(law, **room)
+        verifier = Verifier(model, limits or VerifierLimits(), GRAMMARS)
         fresh = replace(info, instance_id=secrets.token_hex(8), max_model_len=verifier.max_length)
 
         def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
-            servicer = TargetServicer(worker, fresh, TOKENIZER_FILES)
+            metrics = TargetMetrics(worker, verifier.passes, model.kv_cache, fresh)
+            servicer = TargetServicer(worker, fresh, TOKENIZER_FILES, metrics)
             return partial(add_TargetServiceServicer_to_server, servicer)
 
         return verifier, add_to
@@ -155,12 +159,13 @@ def draft_server(
                 method = TreeDrafter(by_the_law(law), law.vocab_size)
             case _:
                 method = ModelDrafter(make_model(law), GRAMMARS)
+        proposer = Proposer(method, 16, info.feature_size)
 
         def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
-            servicer = DraftServicer(worker, info)
+            servicer = DraftServicer(worker, info, DraftMetrics(worker, proposer.passes, info))
             return partial(add_DraftServiceServicer_to_server, servicer)
 
-        return Proposer(method, 16, info.feature_size), add_to
+        return proposer, add_to
 
     return WorkerServer(build)
 

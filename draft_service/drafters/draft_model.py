@@ -50,14 +50,7 @@ class ModelDrafter:
 
     def load(self, num_waiting: int) -> WorkerLoad:
         """The state of the worker."""
-        cache = self._model.kv_cache
-        return WorkerLoad(
-            num_sequences=len(self._table),
-            num_waiting=num_waiting,
-            kv_used=cache.num_used,
-            kv_capacity=cache.capacity,
-            num_preemptions=self._table.num_preemptions,
-        )
+        return self._table.load(num_waiting)
 
     def extend(self, proposals: list[Proposal]) -> None:
         """One pass: a token more for every proposal whose prompt is computed."""

@@ -117,6 +117,10 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         self._returns: dict[str, _Return] = {}
         self._last_pass: list[str] = []
         self._last_pass_s = 0.0
+        self.load = stepper.load
+        """The state of the worker as of what it did last; may be read from any thread."""
+        self.num_superseded = 0
+        """Rounds in whose place another one of their sequence came before they got a pass."""
 
     def start(self) -> None:
         """Begin to take rounds."""
@@ -177,6 +181,7 @@ class DeviceWorker(Generic[RoundT, ResultT]):
 
     def _accept(self, submission: _Submission[RoundT, ResultT], round: RoundT) -> ResultT | None:
         self._callers[round.sequence_id] = submission.caller
+        self.num_superseded += self._stepper.is_waiting(round.sequence_id)
         came_back = self._returns.get(round.sequence_id)
         if came_back is not None:
             # Not now, when a pass of others may have kept it waiting.
@@ -245,6 +250,6 @@ class DeviceWorker(Generic[RoundT, ResultT]):
             caller = self._callers.get(result.sequence_id)
             if caller is not None:
                 by_caller.setdefault(caller, []).append(result)
-        load = self._stepper.load
+        self.load = load = self._stepper.load
         for caller, share in by_caller.items():
             caller.deliver(share, load)

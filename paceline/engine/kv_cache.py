@@ -67,6 +67,11 @@ class KVCache(Generic[StorageT]):
         self._retained: OrderedDict[int, KVSequence[StorageT]] = OrderedDict()
         self._retained_cells = 0
         self._holders: dict[bytes, KVSequence[StorageT]] = {}
+        self.num_queried_tokens = 0
+        """Tokens of sequences that were looked up, and of those below the ones that were found."""
+        self.num_hit_tokens = 0
+        self.num_evictions = 0
+        """Ended sequences whose content was forgotten, since the room was needed."""
 
     @property
     def capacity(self) -> int:
@@ -78,12 +83,18 @@ class KVCache(Generic[StorageT]):
         """Tokens of room held by running sequences."""
         return self._running_cells * self._storage.cell_size
 
+    @property
+    def num_retained(self) -> int:
+        """Tokens of room, counted as free, with content of ended sequences."""
+        return self._retained_cells * self._storage.cell_size
+
     def open(self, token_ids: Sequence[int], salt: str) -> "KVSequence[StorageT]":
         """KV for a sequence that begins with `token_ids`, with what is cached of it already there.
 
         At least the last token is left to compute. Takes cells only for what it found.
         """
         found = self._find(token_ids, salt)
+        self.num_queried_tokens += len(token_ids)
         if found is None:
             return KVSequence(self._storage.allocate(0), salt, 0)
         holder, num_tokens = found
@@ -92,6 +103,7 @@ class KVCache(Generic[StorageT]):
             self._retained_cells -= holder.num_cells
             self._running_cells += holder.num_cells
             self.truncate(holder, num_tokens)
+            self.num_hit_tokens += num_tokens
             return holder
         if id(holder) in self._retained:
             self._retained.move_to_end(id(holder))
@@ -99,6 +111,7 @@ class KVCache(Generic[StorageT]):
         if self._take(kv, num_tokens, keep=holder):
             self._storage.copy_prefix(holder.storage, kv.storage, num_tokens)
             kv.num_tokens = num_tokens
+            self.num_hit_tokens += num_tokens
         return kv
 
     def reserve(self, kv: "KVSequence[StorageT]", num_tokens: int) -> bool:
@@ -183,6 +196,7 @@ class KVCache(Generic[StorageT]):
         oldest = next(kv for kv in self._retained.values() if kv is not keep)
         del self._retained[id(oldest)]
         self._retained_cells -= oldest.num_cells
+        self.num_evictions += 1
         self.truncate(oldest, 0)
 
 

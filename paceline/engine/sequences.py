@@ -14,7 +14,7 @@ from typing import Any
 from paceline.engine.feature_rows import FeatureRows
 from paceline.engine.grammar import GrammarState
 from paceline.engine.kv_cache import KVCache, KVSequence
-from paceline.rounds import SequenceSettings, TokenSpan
+from paceline.rounds import SequenceSettings, TokenSpan, WorkerLoad
 from paceline.token_log import TokenLog, common_length
 
 
@@ -66,6 +66,17 @@ class SequenceTable:
 
     def __len__(self) -> int:
         return len(self._sequences)
+
+    def load(self, num_waiting: int) -> WorkerLoad:
+        """The state of the worker, as far as it is one of its sequences."""
+        cache = self._kv_cache
+        return WorkerLoad(
+            num_sequences=len(self._sequences),
+            num_waiting=num_waiting,
+            kv_used=cache.num_used if cache else 0,
+            kv_capacity=cache.capacity if cache else 0,
+            num_preemptions=self.num_preemptions,
+        )
 
     def sequence_ids(self) -> list[str]:
         """All sequences, oldest first."""
