@@ -243,9 +243,9 @@ def test_figures_are_shown_also_when_they_cannot_be_kept(
 
 
 def test_answers_that_say_nothing_of_their_rounds_are_failures(
-    prompts: Path, coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+    prompts: Path, coordinator: FakeCoordinator
 ) -> None:
-    monkeypatch.setattr("fake_coordinator.SPECULATION", {})
+    coordinator.speculation = {}
     result = bench(prompts, coordinator)
     assert result.exit_code == 1
     assert "failed: the answer says nothing of its rounds" in result.output
