@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli.config import ServeSettings
+from paceline.cli.head_check import check_heads
 from paceline.config import CONFIG_FILE_KEY, SettingDoc, describe_settings, read_settings
 from paceline.errors import InvalidConfig
 
@@ -42,8 +43,10 @@ class ServerOptions:
     config_file: str | None = None
 
     def read(self) -> ServeSettings:
-        """With environment and file; raises `InvalidConfig`."""
-        return read_settings(ServeSettings, self.texts, self.config_file)
+        """With environment and file; raises `InvalidConfig`, also for a head of another kind."""
+        settings = read_settings(ServeSettings, self.texts, self.config_file)
+        check_heads(settings)
+        return settings
 
     def read_for_one_command(self) -> ServeSettings:
         """As `read`, on any free ports: another server may be running on the usual ones."""

@@ -16,19 +16,15 @@ import torch
 from torch import Tensor
 
 from paceline.engine.pickled_tensors import PickledTensors
-from paceline.engine.safetensors_directory import WEIGHTS_FILE, TensorFiles
+from paceline.engine.safetensors_directory import TensorFiles
 from paceline.errors import InvalidConfig
+from paceline.heads.weights_file import find_weights_file
 
 EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INTEGERS = (torch.int64, torch.int32)
 _TARGET_EMBEDDING = "model.embed_tokens.weight"
-_FILES = (
-    (WEIGHTS_FILE, "pytorch_model.bin"),
-    ("medusa_lm_head.safetensors", "medusa_lm_head.pt"),
-)
-"""What the weights of heads are called where they are published: safetensors, then pickles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class HeadTensors:
     def __init__(self, head: str, allow_pickle: bool = False) -> None:
         """Raises `InvalidConfig` when there are none, or only pickles and these are not allowed."""
         self._head = head
-        self._tensors = _open(head, Path(head).expanduser(), allow_pickle)
+        self._tensors = _open(head, allow_pickle)
         self.names = self._tensors.names
 
     def check_names(self, kind: str, needed: Collection[str], optional: Collection[str]) -> None:
@@ -123,18 +119,9 @@ class HeadTensors:
         return InvalidConfig(f"head {self._head!r}: {what}")
 
 
-def _open(head: str, directory: Path, allow_pickle: bool) -> _Tensors:
-    what = f"head {head!r}"
-    for weights_file, pickle_file in _FILES:
-        if TensorFiles.are_in(directory, weights_file):
-            return TensorFiles(what, directory, weights_file)
-        if not (directory / pickle_file).is_file():
-            continue
-        if not allow_pickle:
-            raise InvalidConfig(
-                f"{what}: its weights are a pickle, {pickle_file}, which could run code when it is "
-                f"read; expected {weights_file}, or --allow-pickle true for a head of a source "
-                "that you trust"
-            )
-        return PickledTensors(what, directory / pickle_file)
-    return TensorFiles(what, directory)
+def _open(head: str, allow_pickle: bool) -> _Tensors:
+    what, directory = f"head {head!r}", Path(head).expanduser()
+    name = find_weights_file(head, allow_pickle)
+    if name.endswith(".safetensors"):
+        return TensorFiles(what, directory, name)
+    return PickledTensors(what, directory / name)

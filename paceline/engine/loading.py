@@ -171,6 +171,12 @@ def _module(
         ) from error
     # transformers leaves what does not fit as it was initialised, at random.
     missing, mismatched = sorted(loaded[1]["missing_keys"]), sorted(loaded[1]["mismatched_keys"])
+    unexpected = sorted(loaded[1]["unexpected_keys"])
+    if missing and "fc.weight" in unexpected:
+        raise InvalidConfig(
+            f"model {model!r} is the directory of a head for the drafter eagle, not of a model: it "
+            "has a tensor 'fc.weight'; expected it in --head"
+        )
     if missing:
         raise InvalidConfig(
             f"model {model!r}: its safetensors lack {len(missing)} weights, first {missing[0]!r}"
@@ -181,7 +187,6 @@ def _module(
             f"model {model!r}: weight {name!r} has shape {list(found)} in its safetensors; "
             f"its config.json makes that {list(expected)}"
         )
-    unexpected = sorted(loaded[1]["unexpected_keys"])
     if unexpected and config is None:
         logger.warning(
             "model %r: %d weights are not used, first %r", model, len(unexpected), unexpected[0]

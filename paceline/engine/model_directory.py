@@ -17,6 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from paceline.engine.default_model import DEFAULT_MODEL, default_model_directory
 from paceline.errors import InvalidConfig
+from paceline.heads.kind import refuse_head
 
 _WEIGHTS_FILE = "model.safetensors"
 _WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -37,6 +38,7 @@ def resolve_model(model: str, cache_dir: Path | None = None) -> Path:
         return default_model_directory(cache_dir or _home_cache())
     path = Path(model).expanduser()
     if path.is_dir():
+        refuse_head(f"model {model!r}", model)
         _refuse_incomplete(model, path)
         return path
     if _looks_like_path(model):

@@ -25,11 +25,6 @@ class TensorFiles:
         self._what = what
         self._files = _files(what, directory, weights_file)
 
-    @staticmethod
-    def are_in(directory: Path, weights_file: str) -> bool:
-        """Whether there are safetensors of this name, or an index of several."""
-        return (directory / weights_file).is_file() or _index(directory, weights_file).is_file()
-
     @property
     def names(self) -> set[str]:
         """All tensors."""

@@ -110,6 +110,11 @@ def read_head_config(head: str) -> HeadConfig:
     return _eagle_3(head, table) if _is_eagle3(table) else _eagle_1(head, table)
 
 
+def is_known_eagle(table: Mapping[str, Any]) -> bool:
+    """Whether this is plainly the config of an EAGLE head; one of EAGLE-1 may be any Llama's."""
+    return "speculators_model_type" in table or _is_eagle3(table)
+
+
 def _is_eagle3(table: Mapping[str, Any]) -> bool:
     has_own_key = any(table.get(key) is not None for key in _HEAD_READ | {"eagle_config"})
     return has_own_key or "eagle3" in str(table.get("architectures")).lower()

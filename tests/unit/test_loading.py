@@ -12,6 +12,7 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 import torch
+from eagle_heads import HeadFiles, random_eagle1_head, random_head
 from safetensors.torch import load_file, save_file
 from tiny_models import save_checkpoint, tiny_config
 from transformers import AutoTokenizer
@@ -55,6 +56,13 @@ def refusal(model: str | Path, **settings: Any) -> str:
     with pytest.raises(InvalidConfig) as refused:
         load_model(str(model), **{"dtype": "float32", "device": "cpu"} | settings)
     return refused.value.message
+
+
+@pytest.mark.parametrize("make", [random_head, random_eagle1_head])
+def test_a_head_is_not_taken_for_a_model(make: Callable[[int], HeadFiles], tmp_path: Path) -> None:
+    head = make(VOCAB_SIZE).write(tmp_path / "head")
+    expected = f"model '{head}' is the directory of a head for the drafter eagle, not of a model"
+    assert refusal(head).startswith(expected)
 
 
 def test_a_directory_gives_the_model_and_what_a_worker_must_know(checkpoint: Path) -> None:

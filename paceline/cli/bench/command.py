@@ -32,7 +32,7 @@ INTERRUPTED = 130
 
 
 @options.with_server_options(
-    only=[name for name in options.SERVER_ESSENTIALS if name != "drafter"],
+    only=[name for name in options.SERVER_ESSENTIALS if name not in ("drafter", "head")],
     panel=options.SERVER_PANEL,
 )
 def bench(
@@ -56,6 +56,15 @@ def bench(
         list[str] | None,
         typer.Option(
             help="As for `paceline serve`; of several, each gets a server, and they take turns.",
+            rich_help_panel=options.SERVER_PANEL,
+            show_default=False,
+        ),
+    ] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="As for `paceline serve`; of several, each drafter gets the first one that is for "
+            "it, and drafters that run no head get none.",
             rich_help_panel=options.SERVER_PANEL,
             show_default=False,
         ),
@@ -115,7 +124,7 @@ def bench(
 
     started = datetime.now(UTC)
     is_interrupted = False
-    with services(url or [], drafter or [], server) as found:
+    with services(url or [], drafter or [], head or [], server) as found:
         model = found[0].status["model"]
         plan = Plan(concurrency, repeats, {**settings, "model": model}, speculation, raw)
         with _progress(len(found) * plan.num_requests(len(questions))) as advance:
