@@ -35,7 +35,7 @@ class GrpcServer:
         self,
         service_name: str,
         add_service: Callable[[grpc.aio.Server], None],
-        interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = (),
+        interceptors: Sequence["grpc.aio.ServerInterceptor[Any, Any]"] = (),
     ) -> None:
         """`interceptors` see every call, of health and reflection too, the first one first."""
         self._service_name = service_name
