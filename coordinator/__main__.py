@@ -29,8 +29,8 @@ STOP_GRACE_S = 2.0
 
 async def serve(settings: CoordinatorSettings) -> None:
     """Run until a signal, then until the running answers have ended."""
-    store = await open_session_store(settings.redis_url)
     metrics = Metrics()
+    store = await open_session_store(settings.redis_url, watch=metrics.store_called)
     pool = WorkerPool(settings.targets, settings.drafts)
     limits = Limits(
         settings.max_running_requests,
@@ -43,6 +43,8 @@ async def serve(settings: CoordinatorSettings) -> None:
         SERVICE_NAME,
         partial(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(generator)),
     )
+    metrics.instruments.show_calls(server.calls)
+    lag_task = asyncio.create_task(metrics.instruments.watch_loop())
     grpc_port = await server.start(settings.host, settings.grpc_port)
     listener = _listen(settings.host, settings.http_port)
     http = _HttpServer(
@@ -63,6 +65,7 @@ async def serve(settings: CoordinatorSettings) -> None:
     await server.set_ready(False)
     await generator.drain(settings.drain_seconds)
     tokenizer_task.cancel()
+    lag_task.cancel()
     http.should_exit = True
     await server.stop(STOP_GRACE_S)
     await http_task

@@ -115,17 +115,14 @@ class Answering:
         num_tokens = len(committed.token_ids)
         num_drafts, num_accepted = committed.num_draft_tokens, committed.num_accepted_tokens
         generation.stats.record_pass(num_drafts, num_accepted, num_tokens)
-        self._metrics.pass_committed(num_drafts, num_accepted, num_tokens)
-        self._metrics.round_overhead.observe(committed.overhead_s)
+        self._metrics.round_committed(committed)
         propose = committed.propose
         if propose is None or propose.is_predicted:
             return
         num_proposed, compute_us = len(propose.drafts.token_ids), propose.timing.compute_us
         generation.stats.record_proposal(num_proposed, compute_us)
-        self._metrics.proposed(num_proposed, compute_us / 1e6)
         if propose.failure:
             generation.stats.draft_failures[propose.failure] += 1
-            self._metrics.draft_failed(propose.failure)
             self._warn_once(workers.placement.draft, propose.failure)
 
     def _warn_once(self, draft: str, failure: str) -> None:

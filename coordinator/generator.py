@@ -28,6 +28,7 @@ from coordinator.choices import interleave
 from coordinator.metrics import Metrics
 from coordinator.prompts import encode_prediction, encode_prompt, prompt_text
 from coordinator.records import Resumption, SessionStore
+from coordinator.request_metrics import RequestMetrics
 from coordinator.requests import (
     FinishReason,
     Generation,
@@ -38,7 +39,7 @@ from coordinator.requests import (
 )
 from coordinator.router import Router
 from coordinator.speculation_policies import SpeculationPolicies
-from coordinator.status import unready_reason, worker_statuses
+from coordinator.status import service_events, unready_reason, worker_statuses
 from coordinator.tokenizer import Tokenizer
 from paceline.errors import InvalidRequest, NotFound, Overloaded, Unavailable, shown
 from paceline.rounds import WorkerInfo
@@ -63,7 +64,8 @@ class Generator:
         self._limits = limits
         self._tokenizer: Tokenizer | None = None
         policies = SpeculationPolicies(pool, limits.num_speculative_tokens)
-        self._answering = Answering(Router(pool), policies, store, metrics)
+        self._router = Router(pool)
+        self._answering = Answering(self._router, policies, store, metrics)
         self._slots = asyncio.Semaphore(limits.max_running_requests)
         self._num_present = 0
         self._num_arriving = 0
@@ -95,7 +97,7 @@ class Generator:
 
         Raises `InvalidRequest`, `Overloaded` or `Unavailable`.
         """
-        with self._room_for(min(request.n, MAX_CHOICES)):
+        with self._metrics.admission(), self._room_for(min(request.n, MAX_CHOICES)):
             return await self._admit(request)
 
     async def _admit(self, request: GenerationRequest) -> Generation:
@@ -131,7 +133,7 @@ class Generator:
         It must be the one `expected`, if that is given. Raises `NotFound`, `InvalidRequest`,
         `Overloaded` or `Unavailable`.
         """
-        with self._room_for(min(len(resume_from), MAX_CHOICES)):
+        with self._metrics.admission(), self._room_for(min(len(resume_from), MAX_CHOICES)):
             return await self._take_over(request_id, resume_from, expected)
 
     async def _take_over(
@@ -182,7 +184,10 @@ class Generator:
         finish_reason: FinishReason | None = None
         num_ended = 0
         has_begun = asyncio.Event()
-        choices = [self._choice(generation, choice, has_begun) for choice in range(num_choices)]
+        choices = [
+            self._choice(generation, choice, has_begun, request_metrics)
+            for choice in range(num_choices)
+        ]
         try:
             async with aclosing(interleave(choices, has_begun)) as steps:
                 async for step in steps:
@@ -198,13 +203,17 @@ class Generator:
             request_metrics.finished(finish_reason.value if finish_reason else None)
 
     async def _choice(
-        self, generation: Admitted, choice: int, has_begun: asyncio.Event
+        self,
+        generation: Admitted,
+        choice: int,
+        has_begun: asyncio.Event,
+        request_metrics: RequestMetrics,
     ) -> AsyncGenerator[GenerationStep, None]:
         """One choice, in its turn: each counts against the limit by itself."""
         tokenizer = self._tokenizer
         assert tokenizer is not None, "a generation was admitted with it"
         steps = self._answering.choice(generation, choice, tokenizer, has_begun)
-        async with self._slots, aclosing(steps):
+        async with request_metrics.turn(self._slots), aclosing(steps):
             async for step in steps:
                 yield step
 
@@ -226,6 +235,8 @@ class Generator:
             num_running=self._num_present,
             stats=self._stats,
             session_store=self._store.status,
+            num_unwritten_records=self._store.num_unwritten,
+            events=service_events(self._pool, self._router),
         )
 
     def _unready_reason(self) -> str:

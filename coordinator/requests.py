@@ -253,6 +253,21 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceEvents:
+    """What has happened to workers and sequences since the coordinator started; by role."""
+
+    num_lost: dict[str, int] = field(default_factory=dict)
+    """Streams to workers that broke."""
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    """Messages of rounds that went to workers, those too that are gone."""
+    received_bytes: dict[str, int] = field(default_factory=dict)
+    num_moved: dict[str, int] = field(default_factory=dict)
+    """Sequences that went on at another worker."""
+    num_numerics_changes: int = 0
+    """Sequences that went on at a target of other arithmetic."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceStatus:
     """The state of the whole service."""
 
@@ -266,3 +281,6 @@ class ServiceStatus:
     """Sums since the coordinator started."""
     session_store: str
     """`redis`, `memory`, or `redis (unreachable: in memory for now)`."""
+    num_unwritten_records: int = 0
+    """Records that Redis does not have as they are."""
+    events: ServiceEvents = field(default_factory=ServiceEvents)

@@ -31,6 +31,9 @@ class Router:
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
         self._num_sequences: Counter[Worker] = Counter()
+        self.num_moved: Counter[str] = Counter()
+        """Sequences that went on at another worker, by its role."""
+        self.num_numerics_changes = 0
 
     def place(
         self, prompt_token_ids: Sequence[int], affinity: Placement | None, drafter: str | None
@@ -96,7 +99,9 @@ class PlacedWorkers:
             ready = equal or ready
         self._target = self._move(self._target, ready, self._affinity.target, lost)
         numerics = self._target.info.numerics if self._target.info else ""
-        self.numerics_changed |= self._numerics not in ("", numerics)
+        if self._numerics not in ("", numerics):
+            self.numerics_changed = True
+            self._router.num_numerics_changes += 1
         self._numerics = numerics
         return self._target
 
@@ -131,6 +136,7 @@ class PlacedWorkers:
         chosen = at_home[0] if at_home else self._router.choose(others, self._key)
         if current is not None:
             self._router.count(current, -1)
+            self._router.num_moved[chosen.role] += chosen is not current
         self._router.count(chosen, +1)
         return chosen
 

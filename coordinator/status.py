@@ -1,8 +1,7 @@
 """The state of the workers in the words that users are shown."""
 
-from collections.abc import Iterable
-
-from coordinator.requests import WorkerStatus
+from coordinator.requests import ServiceEvents, ServiceStatus, WorkerStatus
+from coordinator.router import Router
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
 
@@ -20,13 +19,21 @@ def worker_statuses(pool: WorkerPool) -> tuple[WorkerStatus, ...]:
     return tuple(_status(worker) for worker in (*pool.targets, *pool.drafts))
 
 
-def traffic(workers: Iterable[WorkerStatus]) -> dict[str, tuple[int, int]]:
-    """Bytes sent to and received from the workers of each role."""
-    totals = {"target": (0, 0), "draft": (0, 0)}
-    for worker in workers:
-        sent, received = totals[worker.role]
-        totals[worker.role] = sent + worker.sent_bytes, received + worker.received_bytes
-    return totals
+def is_store_degraded(status: ServiceStatus) -> bool:
+    """Whether Redis is wanted but out of reach."""
+    return status.session_store.startswith("redis (")
+
+
+def service_events(pool: WorkerPool, router: Router) -> ServiceEvents:
+    """What has happened so far."""
+    totals = pool.totals
+    return ServiceEvents(
+        num_lost={role: total.num_lost for role, total in totals.items()},
+        sent_bytes={role: total.sent_bytes for role, total in totals.items()},
+        received_bytes={role: total.received_bytes for role, total in totals.items()},
+        num_moved=dict(router.num_moved),
+        num_numerics_changes=router.num_numerics_changes,
+    )
 
 
 def _status(worker: Worker) -> WorkerStatus:

@@ -30,6 +30,7 @@ async def serve(settings: DraftSettings) -> None:
     servicer = DraftServicer(worker, info, metrics)
     server = GrpcServer(SERVICE_NAME, partial(add_DraftServiceServicer_to_server, servicer))
     port = await server.start(settings.host, settings.port)
+    metrics.instruments.show_calls(server.calls)
     metrics_server = MetricsServer(metrics.instruments, settings.host, settings.metrics_port)
     worker.start()
     await server.set_ready(True)

@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from paceline.call_counts import CallCounts
 from paceline.channel import SERVER_OPTIONS
 from paceline.config import ServiceSettings, load_settings
 from paceline.errors import InvalidConfig
@@ -39,7 +40,11 @@ class GrpcServer:
     ) -> None:
         """`interceptors` see every call, of health and reflection too, the first one first."""
         self._service_name = service_name
-        self._server = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
+        self.calls = CallCounts(service_name)
+        """Those of our service."""
+        self._server = grpc.aio.server(
+            interceptors=(self.calls, *interceptors), options=SERVER_OPTIONS
+        )
         self._health = cast(Any, health).aio.HealthServicer()
         add_service(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -44,6 +44,7 @@ async def serve(settings: TargetSettings) -> None:
     servicer = TargetServicer(worker, info, loaded.tokenizer_files, metrics)
     server = GrpcServer(SERVICE_NAME, partial(add_TargetServiceServicer_to_server, servicer))
     port = await server.start(settings.host, settings.port)
+    metrics.instruments.show_calls(server.calls)
     metrics_server = MetricsServer(metrics.instruments, settings.host, settings.metrics_port)
     worker.start()
     await server.set_ready(True)

@@ -178,6 +178,7 @@ class Cluster:
     drafts: list[WorkerServer]
     pool: WorkerPool
     generator: Generator
+    metrics: Metrics
 
     async def until_ready(self, num_workers: int | None = None) -> None:
         """Return when so many workers take rounds, or all."""
@@ -215,8 +216,9 @@ async def cluster(
         pool = WorkerPool(*([server.address for server in role] for role in servers))
         running.push_async_callback(pool.stop)
         pool.start()
-        generator = Generator(pool, MemoryStore(), Metrics(), limits or Limits())
-        yield Cluster(*servers, pool, generator)
+        metrics = Metrics()
+        generator = Generator(pool, MemoryStore(), metrics, limits or Limits())
+        yield Cluster(*servers, pool, generator, metrics)
 
 
 @dataclass

@@ -133,6 +133,8 @@ ANSWERS: dict[str, Schema] = {
             "num_running": _COUNT,
             "stats": OBJECT,
             "session_store": TEXT,
+            "num_unwritten_records": _COUNT,
+            "events": OBJECT,
         }
     ),
 }

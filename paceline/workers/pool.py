@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.rounds import WorkerInfo
-from paceline.workers.worker import UnfitWorker, Worker
+from paceline.workers.worker import RoleTotals, UnfitWorker, Worker
 
 
 class WorkerPool:
@@ -17,11 +17,16 @@ class WorkerPool:
 
     def __init__(self, targets: Sequence[str], drafts: Sequence[str]) -> None:
         self._changed = asyncio.Event()
+        self.totals = {"target": RoleTotals(), "draft": RoleTotals()}
+        """By role."""
+        changed = self._changed.set
         self.targets = [
-            Worker(address, "target", self._check_target, self._changed.set) for address in targets
+            Worker(address, "target", self._check_target, changed, self.totals["target"])
+            for address in targets
         ]
         self.drafts = [
-            Worker(address, "draft", self._check_draft, self._changed.set) for address in drafts
+            Worker(address, "draft", self._check_draft, changed, self.totals["draft"])
+            for address in drafts
         ]
         self.model: WorkerInfo | None = None
         """The description of the first target; None until one has answered."""

@@ -42,20 +42,35 @@ LONGEST_PAUSE_S = 2.0
 
 
 @dataclass(slots=True)
+class RoleTotals:
+    """What the workers of a role have come to, those too that are gone: it never falls."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    num_lost: int = 0
+    """Streams that broke."""
+
+
+@dataclass(slots=True)
 class Traffic:
     """Bytes of the messages of rounds, both ways, as protobuf writes them: frames not counted."""
 
+    totals: RoleTotals
     sent_bytes: int = 0
     received_bytes: int = 0
 
     def sent(self, message: Any) -> Any:
         """Count a message that goes out, and hand it on."""
-        self.sent_bytes += message.ByteSize()
+        num_bytes = message.ByteSize()
+        self.sent_bytes += num_bytes
+        self.totals.sent_bytes += num_bytes
         return message
 
     def received(self, message: Any) -> Any:
         """Count a message that has come, and hand it on."""
-        self.received_bytes += message.ByteSize()
+        num_bytes = message.ByteSize()
+        self.received_bytes += num_bytes
+        self.totals.received_bytes += num_bytes
         return message
 
 
@@ -80,6 +95,7 @@ class Worker:
         role: str,
         check: Callable[[WorkerInfo], None],
         on_change: Callable[[], None],
+        totals: RoleTotals,
     ) -> None:
         """`check` raises `UnfitWorker` when a worker of this description cannot be used."""
         self.address = address
@@ -87,7 +103,7 @@ class Worker:
         self.info: WorkerInfo | None = None
         self.reason = "not connected yet"
         """Why it is not ready; empty when it is."""
-        self.traffic = Traffic()
+        self.traffic = Traffic(totals)
         """Of all its streams so far."""
         self._check = check
         self._rounds: RoundClient[Any, Any] | None = None
@@ -100,6 +116,11 @@ class Worker:
     def is_ready(self) -> bool:
         """Whether rounds can be sent now."""
         return self._rounds is not None
+
+    @property
+    def drafter(self) -> str:
+        """The method of a draft; empty for targets, and until it is known."""
+        return self.info.drafter if self.info is not None else ""
 
     @property
     def wants_features(self) -> bool:
@@ -155,7 +176,7 @@ class Worker:
                 self._become("")
                 pause = FIRST_PAUSE_S
                 async with asyncio.timeout(None) as self._stay:
-                    await self._rounds.run()
+                    await self._run_rounds(self._rounds)
             except TimeoutError:  # it has been left, the reason is told
                 pass
             except grpc.aio.AioRpcError as error:
@@ -169,6 +190,13 @@ class Worker:
                 await channel.close(None)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _run_rounds(self, rounds: RoundClient[Any, Any]) -> None:
+        try:
+            await rounds.run()
+        except WorkerLost:
+            self.traffic.totals.num_lost += 1
+            raise
 
     def _become(self, reason: str) -> None:
         if reason != self.reason:
