@@ -50,6 +50,10 @@ class Answering:
         self._metrics = metrics
         self._warned: set[tuple[str, str]] = set()
 
+    async def stop(self) -> None:
+        """Leave the workers: choices that are not complete end with an error."""
+        await self._router.stop()
+
     async def choice(
         self, generation: Admitted, choice: int, tokenizer: Tokenizer, has_begun: asyncio.Event
     ) -> AsyncGenerator[GenerationStep, None]:

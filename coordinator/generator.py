@@ -41,7 +41,7 @@ from coordinator.router import Router
 from coordinator.speculation_policies import SpeculationPolicies
 from coordinator.status import service_events, unready_reason, worker_statuses
 from coordinator.tokenizer import Tokenizer
-from paceline.errors import InvalidRequest, NotFound, Overloaded, Unavailable, shown
+from paceline.errors import Draining, InvalidRequest, NotFound, Overloaded, Unavailable, shown
 from paceline.rounds import WorkerInfo
 from paceline.workers import WorkerLost
 from paceline.workers.pool import WorkerPool
@@ -50,6 +50,8 @@ from paceline.workers.worker import fetch_tokenizer
 logger = logging.getLogger(__name__)
 
 TOKENIZER_RETRY_S = 0.5
+CUT_S = 1.0
+"""How long answers that are cut may take to tell it their clients."""
 
 
 class Generator:
@@ -70,7 +72,6 @@ class Generator:
         self._num_present = 0
         self._num_arriving = 0
         self._is_idle = asyncio.Event()
-        self._is_idle.set()
         self._is_draining = False
         self._stats = SpeculativeStats()
 
@@ -179,7 +180,6 @@ class Generator:
         assert isinstance(generation, Admitted), "generations come from `prepare` or `resume`"
         num_choices = generation.request.n
         self._num_present += num_choices
-        self._is_idle.clear()
         request_metrics = self._metrics.request_started(len(generation.prompt_token_ids))
         finish_reason: FinishReason | None = None
         num_ended = 0
@@ -197,8 +197,7 @@ class Generator:
                     yield step
         finally:
             self._num_present -= num_choices
-            if self._num_present == 0:
-                self._is_idle.set()
+            self._has_left()
             self._stats.add(generation.stats)
             request_metrics.finished(finish_reason.value if finish_reason else None)
 
@@ -218,11 +217,25 @@ class Generator:
                 yield step
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no new requests; return when the running ones have ended, or after `timeout_s`."""
+        """Take no new requests, let the running ones end, and leave the workers.
+
+        What has not ended after `timeout_s` ends with an error that says how to go on elsewhere.
+        """
         self._is_draining = True
+        await self._until_idle(timeout_s)
+        await self._answering.stop()
+        await self._until_idle(CUT_S)
+
+    async def _until_idle(self, timeout_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._is_idle.wait()
+                while self._num_present + self._num_arriving:
+                    self._is_idle.clear()
+                    await self._is_idle.wait()
+
+    def _has_left(self) -> None:
+        if not self._num_present + self._num_arriving:
+            self._is_idle.set()
 
     def status(self) -> ServiceStatus:
         """The state of the service."""
@@ -241,12 +254,14 @@ class Generator:
 
     def _unready_reason(self) -> str:
         if self._is_draining:
-            return "the coordinator is shutting down"
+            return "the coordinator is draining: it shuts down and takes no new requests"
         return unready_reason(self._pool, self._tokenizer is not None)
 
     def _must_be_ready(self) -> tuple[Tokenizer, WorkerInfo]:
         model, tokenizer = self._pool.model, self._tokenizer
-        if model is None or tokenizer is None or self._is_draining:
+        if self._is_draining:
+            raise Draining(self._unready_reason() + "; ask another one, or try again later")
+        if model is None or tokenizer is None:
             raise Unavailable(self._unready_reason() + "; try again later")
         return tokenizer, model
 
@@ -267,6 +282,7 @@ class Generator:
             yield
         finally:
             self._num_arriving -= num_choices
+            self._has_left()
 
 
 def _on_record(found: Resumption | None, request_id: str) -> Resumption:

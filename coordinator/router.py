@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from coordinator.records import Placement
 from coordinator.sequence import DraftWorker, TargetWorker
-from paceline.errors import Unavailable
+from paceline.errors import Draining, Unavailable
 from paceline.token_log import TokenLog
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
@@ -23,6 +23,10 @@ LOAD_BOUND = 1.25
 """A worker may have this much more than its share of the sequences before others are preferred."""
 TARGET_WAIT_S = 15.0
 """How long a running request waits for a target to come back before it fails."""
+CUT = (
+    "the coordinator shut down before the answer was complete; another one that keeps its records "
+    "in the same Redis goes on with it, asked with Last-Event-ID or resume_from"
+)
 
 
 class Router:
@@ -34,6 +38,7 @@ class Router:
         self.num_moved: Counter[str] = Counter()
         """Sequences that went on at another worker, by its role."""
         self.num_numerics_changes = 0
+        self._has_stopped = False
 
     def place(
         self, prompt_token_ids: Sequence[int], affinity: Placement | None, drafter: str | None
@@ -42,11 +47,21 @@ class Router:
         key = TokenLog.of(prompt_token_ids[:ROUTING_TOKENS]).prefix_hash(ROUTING_TOKENS)
         return PlacedWorkers(self, key, affinity or Placement(), drafter)
 
+    async def stop(self) -> None:
+        """Leave all workers; sequences that need one from now on end with `Draining`."""
+        self._has_stopped = True
+        await self._pool.stop()
+
     async def some_ready_targets(self) -> list[Worker]:
-        """The targets that take rounds now; waits for the first."""
-        while not (ready := self._pool.ready_targets()):
+        """The targets that take sequences now; waits for the first.
+
+        Those that shut down go on with what has been admitted where there are no others.
+        """
+        while not self._has_stopped:
+            if ready := self._pool.ready_targets() or self._pool.draining_targets():
+                return ready
             await self._pool.until_changed()
-        return ready
+        raise Draining(CUT)
 
     def ready_drafts(self, drafter: str | None) -> list[Worker]:
         """The drafts that take rounds now."""

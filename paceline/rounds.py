@@ -132,6 +132,8 @@ class WorkerLoad:
     kv_used: int = 0
     kv_capacity: int = 0
     num_preemptions: int = 0
+    draining: bool = False
+    """It shuts down, goes on with the sequences that it has, and should get no other ones."""
 
 
 @dataclass(frozen=True, slots=True)

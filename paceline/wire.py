@@ -162,6 +162,7 @@ def load_to_wire(load: WorkerLoad) -> tokens_pb2.WorkerLoad:
         kv_used=load.kv_used,
         kv_capacity=load.kv_capacity,
         num_preemptions=load.num_preemptions,
+        draining=load.draining,
     )
 
 
@@ -173,6 +174,7 @@ def load_from_wire(message: tokens_pb2.WorkerLoad) -> WorkerLoad:
         kv_used=message.kv_used,
         kv_capacity=message.kv_capacity,
         num_preemptions=message.num_preemptions,
+        draining=message.draining,
     )
 
 

@@ -154,18 +154,20 @@ class RoundTiming(_message.Message):
     def __init__(self, queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., pass_rows: _Optional[int] = ..., pass_sequences: _Optional[int] = ..., num_steps: _Optional[int] = ...) -> None: ...
 
 class WorkerLoad(_message.Message):
-    __slots__ = ("num_sequences", "num_waiting", "kv_used", "kv_capacity", "num_preemptions")
+    __slots__ = ("num_sequences", "num_waiting", "kv_used", "kv_capacity", "num_preemptions", "draining")
     NUM_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     KV_USED_FIELD_NUMBER: _ClassVar[int]
     KV_CAPACITY_FIELD_NUMBER: _ClassVar[int]
     NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     num_sequences: int
     num_waiting: int
     kv_used: int
     kv_capacity: int
     num_preemptions: int
-    def __init__(self, num_sequences: _Optional[int] = ..., num_waiting: _Optional[int] = ..., kv_used: _Optional[int] = ..., kv_capacity: _Optional[int] = ..., num_preemptions: _Optional[int] = ...) -> None: ...
+    draining: bool
+    def __init__(self, num_sequences: _Optional[int] = ..., num_waiting: _Optional[int] = ..., kv_used: _Optional[int] = ..., kv_capacity: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class PassCost(_message.Message):
     __slots__ = ("rows", "context", "milliseconds")

@@ -39,6 +39,7 @@ class WorkerPool:
     async def stop(self) -> None:
         """End all connections."""
         await asyncio.gather(*(worker.stop() for worker in (*self.targets, *self.drafts)))
+        self._changed.set()
 
     async def until_changed(self) -> None:
         """Return when a worker has become ready or stopped being so."""
@@ -46,11 +47,15 @@ class WorkerPool:
         await self._changed.wait()
 
     def ready_targets(self) -> list[Worker]:
-        """The targets that take rounds now."""
+        """The targets that take sequences now."""
         return [worker for worker in self.targets if worker.is_ready]
 
+    def draining_targets(self) -> list[Worker]:
+        """The targets that shut down and still take rounds."""
+        return [worker for worker in self.targets if worker.is_draining]
+
     def ready_drafts(self, drafter: str | None = None) -> list[Worker]:
-        """The drafts that take rounds now, of one method or of any."""
+        """The drafts that take sequences now, of one method or of any."""
         return [
             worker
             for worker in self.drafts

@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+DRAINING = "it shuts down, and goes on with the sequences that it has"
 
 
 @dataclass(slots=True)
@@ -114,8 +116,13 @@ class Worker:
 
     @property
     def is_ready(self) -> bool:
-        """Whether rounds can be sent now."""
-        return self._rounds is not None
+        """Whether a sequence can begin here now."""
+        return self._rounds is not None and not self._rounds.load.draining
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it shuts down, and goes on with the sequences that it has."""
+        return self._rounds is not None and self._rounds.load.draining
 
     @property
     def drafter(self) -> str:
@@ -193,9 +200,9 @@ class Worker:
 
     async def _run_rounds(self, rounds: RoundClient[Any, Any]) -> None:
         try:
-            await rounds.run()
+            await rounds.run(partial(self._become, DRAINING))
         except WorkerLost:
-            self.traffic.totals.num_lost += 1
+            self.traffic.totals.num_lost += not rounds.load.draining
             raise
 
     def _become(self, reason: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from coordinator.records import Placement
 from coordinator.router import LOAD_BOUND, ROUTING_TOKENS, Router
 from paceline.errors import Unavailable
-from paceline.rounds import WorkerInfo
+from paceline.rounds import WorkerInfo, WorkerLoad
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
 
@@ -31,7 +32,7 @@ def pool(num_targets: int, *drafters: str) -> WorkerPool:
 
 def connect(worker: Worker, info: WorkerInfo) -> None:
     worker.info = info
-    worker._rounds = cast(Any, object())
+    worker._rounds = cast(Any, SimpleNamespace(load=WorkerLoad()))
     worker._become("")
 
 
