@@ -78,7 +78,6 @@ class MemoryStore:
     """
 
     status = "memory"
-    num_unwritten = 0
 
     def __init__(
         self,

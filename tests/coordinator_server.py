@@ -18,7 +18,6 @@ class CoordinatorServer:
         self._server = GrpcServer(
             SERVICE_NAME, partial(add_CoordinatorServiceServicer_to_server, serving)
         )
-        self.calls = self._server.calls
         self.address = ""
 
     async def start(self) -> None:

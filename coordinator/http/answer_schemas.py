@@ -133,8 +133,7 @@ ANSWERS: dict[str, Schema] = {
             "num_running": _COUNT,
             "stats": OBJECT,
             "session_store": TEXT,
-            "num_unwritten_records": _COUNT,
-            "events": OBJECT,
+            "sources": _list(OBJECT),
         }
     ),
 }
