@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 
 from coordinator.admission import Admitted, sequence_settings
 from coordinator.decode_loop import Committed, decode
@@ -50,6 +49,10 @@ class Answering:
         self._store = store
         self._metrics = metrics
         self._warned: set[tuple[str, str]] = set()
+
+    async def stop(self) -> None:
+        """Leave the workers: choices that are not complete end with an error."""
+        await self._router.stop()
 
     async def choice(
         self, generation: Admitted, choice: int, tokenizer: Tokenizer, has_begun: asyncio.Event
@@ -116,17 +119,14 @@ class Answering:
         num_tokens = len(committed.token_ids)
         num_drafts, num_accepted = committed.num_draft_tokens, committed.num_accepted_tokens
         generation.stats.record_pass(num_drafts, num_accepted, num_tokens)
-        self._metrics.pass_committed(num_drafts, num_accepted, num_tokens)
-        self._metrics.round_overhead.observe(committed.overhead_s)
+        self._metrics.round_committed(committed)
         propose = committed.propose
         if propose is None or propose.is_predicted:
             return
         num_proposed, compute_us = len(propose.drafts.token_ids), propose.timing.compute_us
         generation.stats.record_proposal(num_proposed, compute_us)
-        self._metrics.proposed(num_proposed, compute_us / 1e6)
         if propose.failure:
             generation.stats.draft_failures[propose.failure] += 1
-            self._metrics.draft_failed(propose.failure)
             self._warn_once(workers.placement.draft, propose.failure)
 
     def _warn_once(self, draft: str, failure: str) -> None:
@@ -163,11 +163,9 @@ class Answering:
             raise Unavailable("the request was resumed at another coordinator")
 
     async def _affinity(self, generation: Admitted) -> Placement | None:
-        """Where the session was last. This is a new answer: other numerics change nothing of it."""
-        if not generation.request.session_id:
-            return None
-        last = await self._store.affinity(generation.request.session_id)
-        return last and replace(last, numerics="")
+        if generation.request.session_id:
+            return await self._store.affinity(generation.request.session_id)
+        return None
 
 
 async def _score_prompt(

@@ -59,6 +59,8 @@ class ProposeOutcome:
     timing: RoundTiming = RoundTiming()
     failure: str = ""
     """What is wrong with it, in a word or two; `drafts` are what can be used all the same."""
+    drafter: str = ""
+    """The method of the draft that was asked, or `prediction`."""
     is_predicted: bool = False
     """The drafts came with the plan, out of the client's prediction."""
 
@@ -212,7 +214,7 @@ class _Drafting:
         if self._link is None:
             self._begin(self._workers.draft(None))
         if plan.drafts.token_ids:
-            return ProposeOutcome(plan.drafts, 0.0, is_predicted=True)
+            return ProposeOutcome(plan.drafts, 0.0, drafter="prediction", is_predicted=True)
         if self._link is None:
             return None
         if self._sequence.num_new_tokens == 0:
@@ -225,7 +227,8 @@ class _Drafting:
                     self._warm_up = None
                 outcome = await self._ask(self._link, plan)
         except TimeoutError:
-            outcome = ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="timeout")
+            elapsed_s, drafter = perf_counter() - sent, self._link.worker.drafter
+            outcome = ProposeOutcome(NO_DRAFTS, elapsed_s, failure="timeout", drafter=drafter)
         if outcome.failure:
             self._replace()
         return outcome
@@ -241,7 +244,7 @@ class _Drafting:
                 self._warm_up = asyncio.create_task(self._ask(self._link, _WARM_UP))
 
     async def _ask(self, link: DraftLink, plan: RoundPlan) -> ProposeOutcome:
-        sent = perf_counter()
+        sent, drafter = perf_counter(), link.worker.drafter
         try:
             result = await link.propose(
                 plan.num_speculative_tokens,
@@ -250,9 +253,10 @@ class _Drafting:
                 plan.max_steps,
             )
         except WorkerLost:
-            return ProposeOutcome(NO_DRAFTS, perf_counter() - sent, failure="lost")
+            elapsed_s = perf_counter() - sent
+            return ProposeOutcome(NO_DRAFTS, elapsed_s, failure="lost", drafter=drafter)
         drafts, failure = checked_drafts(result, plan.num_speculative_tokens, self._sequence)
-        return ProposeOutcome(drafts, perf_counter() - sent, result.timing, failure)
+        return ProposeOutcome(drafts, perf_counter() - sent, result.timing, failure, drafter)
 
     def close(self) -> None:
         """Let the worker free the sequence."""

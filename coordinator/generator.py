@@ -28,6 +28,7 @@ from coordinator.choices import interleave
 from coordinator.metrics import Metrics
 from coordinator.prompts import encode_prediction, encode_prompt, prompt_text
 from coordinator.records import Resumption, SessionStore
+from coordinator.request_metrics import RequestMetrics
 from coordinator.requests import (
     FinishReason,
     Generation,
@@ -38,9 +39,9 @@ from coordinator.requests import (
 )
 from coordinator.router import Router
 from coordinator.speculation_policies import SpeculationPolicies
-from coordinator.status import source_statuses, unready_reason, worker_statuses
+from coordinator.status import service_events, unready_reason, worker_statuses
 from coordinator.tokenizer import Tokenizer
-from paceline.errors import InvalidRequest, NotFound, Overloaded, Unavailable, shown
+from paceline.errors import Draining, InvalidRequest, NotFound, Overloaded, Unavailable, shown
 from paceline.rounds import WorkerInfo
 from paceline.workers import WorkerLost
 from paceline.workers.pool import WorkerPool
@@ -49,6 +50,8 @@ from paceline.workers.worker import fetch_tokenizer
 logger = logging.getLogger(__name__)
 
 TOKENIZER_RETRY_S = 0.5
+CUT_S = 1.0
+"""How long answers that are cut may take to tell it their clients."""
 
 
 class Generator:
@@ -63,12 +66,12 @@ class Generator:
         self._limits = limits
         self._tokenizer: Tokenizer | None = None
         policies = SpeculationPolicies(pool, limits.num_speculative_tokens)
-        self._answering = Answering(Router(pool), policies, store, metrics)
+        self._router = Router(pool)
+        self._answering = Answering(self._router, policies, store, metrics)
         self._slots = asyncio.Semaphore(limits.max_running_requests)
         self._num_present = 0
         self._num_arriving = 0
         self._is_idle = asyncio.Event()
-        self._is_idle.set()
         self._is_draining = False
         self._stats = SpeculativeStats()
 
@@ -95,14 +98,15 @@ class Generator:
 
         Raises `InvalidRequest`, `Overloaded` or `Unavailable`.
         """
-        with self._room_for(min(request.n, MAX_CHOICES)):
+        with self._metrics.admission(), self._room_for(min(request.n, MAX_CHOICES)):
             return await self._admit(request)
 
     async def _admit(self, request: GenerationRequest) -> Generation:
         tokenizer, model = self._must_be_ready()
         request = with_rule(request, self._limits.acceptance_rule)
+        drafters = {w.info.drafter if w.info else None for w in self._pool.drafts}
         check_values(request, tokenizer.vocab_size)
-        check_speculation(request.speculation, self._pool.known_drafters())
+        check_speculation(request.speculation, drafters)
         grammar = await asyncio.to_thread(answer_grammar, request)
         prompt_token_ids = await encode_prompt(tokenizer, request, model.max_model_len)
         prediction_token_ids = await encode_prediction(tokenizer, request, model.max_model_len)
@@ -130,7 +134,7 @@ class Generator:
         It must be the one `expected`, if that is given. Raises `NotFound`, `InvalidRequest`,
         `Overloaded` or `Unavailable`.
         """
-        with self._room_for(min(len(resume_from), MAX_CHOICES)):
+        with self._metrics.admission(), self._room_for(min(len(resume_from), MAX_CHOICES)):
             return await self._take_over(request_id, resume_from, expected)
 
     async def _take_over(
@@ -176,12 +180,14 @@ class Generator:
         assert isinstance(generation, Admitted), "generations come from `prepare` or `resume`"
         num_choices = generation.request.n
         self._num_present += num_choices
-        self._is_idle.clear()
         request_metrics = self._metrics.request_started(len(generation.prompt_token_ids))
         finish_reason: FinishReason | None = None
         num_ended = 0
         has_begun = asyncio.Event()
-        choices = [self._choice(generation, choice, has_begun) for choice in range(num_choices)]
+        choices = [
+            self._choice(generation, choice, has_begun, request_metrics)
+            for choice in range(num_choices)
+        ]
         try:
             async with aclosing(interleave(choices, has_begun)) as steps:
                 async for step in steps:
@@ -191,28 +197,45 @@ class Generator:
                     yield step
         finally:
             self._num_present -= num_choices
-            if self._num_present == 0:
-                self._is_idle.set()
+            self._has_left()
             self._stats.add(generation.stats)
             request_metrics.finished(finish_reason.value if finish_reason else None)
 
     async def _choice(
-        self, generation: Admitted, choice: int, has_begun: asyncio.Event
+        self,
+        generation: Admitted,
+        choice: int,
+        has_begun: asyncio.Event,
+        request_metrics: RequestMetrics,
     ) -> AsyncGenerator[GenerationStep, None]:
         """One choice, in its turn: each counts against the limit by itself."""
         tokenizer = self._tokenizer
         assert tokenizer is not None, "a generation was admitted with it"
         steps = self._answering.choice(generation, choice, tokenizer, has_begun)
-        async with self._slots, aclosing(steps):
+        async with request_metrics.turn(self._slots), aclosing(steps):
             async for step in steps:
                 yield step
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no new requests; return when the running ones have ended, or after `timeout_s`."""
+        """Take no new requests, let the running ones end, and leave the workers.
+
+        What has not ended after `timeout_s` ends with an error that says how to go on elsewhere.
+        """
         self._is_draining = True
+        await self._until_idle(timeout_s)
+        await self._answering.stop()
+        await self._until_idle(CUT_S)
+
+    async def _until_idle(self, timeout_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._is_idle.wait()
+                while self._num_present + self._num_arriving:
+                    self._is_idle.clear()
+                    await self._is_idle.wait()
+
+    def _has_left(self) -> None:
+        if not self._num_present + self._num_arriving:
+            self._is_idle.set()
 
     def status(self) -> ServiceStatus:
         """The state of the service."""
@@ -222,20 +245,23 @@ class Generator:
             reason=reason,
             model=self.model_name,
             workers=worker_statuses(self._pool),
-            sources=source_statuses(self._pool),
             num_running=self._num_present,
             stats=self._stats,
             session_store=self._store.status,
+            num_unwritten_records=self._store.num_unwritten,
+            events=service_events(self._pool, self._router),
         )
 
     def _unready_reason(self) -> str:
         if self._is_draining:
-            return "the coordinator is shutting down"
+            return "the coordinator is draining: it shuts down and takes no new requests"
         return unready_reason(self._pool, self._tokenizer is not None)
 
     def _must_be_ready(self) -> tuple[Tokenizer, WorkerInfo]:
         model, tokenizer = self._pool.model, self._tokenizer
-        if model is None or tokenizer is None or self._is_draining:
+        if self._is_draining:
+            raise Draining(self._unready_reason() + "; ask another one, or try again later")
+        if model is None or tokenizer is None:
             raise Unavailable(self._unready_reason() + "; try again later")
         return tokenizer, model
 
@@ -256,6 +282,7 @@ class Generator:
             yield
         finally:
             self._num_arriving -= num_choices
+            self._has_left()
 
 
 def _on_record(found: Resumption | None, request_id: str) -> Resumption:

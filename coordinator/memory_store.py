@@ -78,6 +78,7 @@ class MemoryStore:
     """
 
     status = "memory"
+    num_unwritten = 0
 
     def __init__(
         self,

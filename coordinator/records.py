@@ -89,6 +89,10 @@ class SessionStore(Protocol):
     def status(self) -> str:
         """`redis`, `memory`, or `redis (unreachable: in memory for now)`."""
 
+    @property
+    def num_unwritten(self) -> int:
+        """Records and sessions that a store shared by coordinators does not have as they are."""
+
     async def open(self, generation: Generation) -> Lease:
         """Start a record. Raises `InvalidRequest` if the `request_id` is on record."""
 

@@ -253,21 +253,18 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceStatus:
-    """One place where workers are looked for (`paceline.workers.discovery`)."""
+class ServiceEvents:
+    """What has happened to workers and sequences since the coordinator started; by role."""
 
-    source: str
-    """As it was configured."""
-    role: str
-    """`draft` or `target`."""
-    num_open: int
-    """Workers that it lists for new sequences."""
-    num_closed: int
-    """Workers that it lists, but that are to finish what they have."""
-    heard_s_ago: float | None
-    """Since it last said something; None: never, or it is a fixed address."""
-    problem: str
-    """What is wrong; empty when nothing is. What was seen before is kept meanwhile."""
+    num_lost: dict[str, int] = field(default_factory=dict)
+    """Streams to workers that broke."""
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    """Messages of rounds that went to workers, those too that are gone."""
+    received_bytes: dict[str, int] = field(default_factory=dict)
+    num_moved: dict[str, int] = field(default_factory=dict)
+    """Sequences that went on at another worker."""
+    num_numerics_changes: int = 0
+    """Sequences that went on at a target of other arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,5 +281,6 @@ class ServiceStatus:
     """Sums since the coordinator started."""
     session_store: str
     """`redis`, `memory`, or `redis (unreachable: in memory for now)`."""
-    sources: tuple[SourceStatus, ...] = ()
-    """Those of targets first."""
+    num_unwritten_records: int = 0
+    """Records that Redis does not have as they are."""
+    events: ServiceEvents = field(default_factory=ServiceEvents)

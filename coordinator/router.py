@@ -2,9 +2,7 @@
 
 A session stays where it was answered last; otherwise the first blocks of the prompt decide, so that
 equal beginnings meet the KV they share (rendezvous hashing), as long as that worker is not much
-busier than the others (bounded load). While targets of unequal numerics are up, a sequence stays
-with those of its own, and a new one goes to the newer ones first, so that it need not move when the
-older go. Knows workers and tokens, no text and no store.
+busier than the others (bounded load). Knows workers and tokens, no text and no store.
 """
 
 import asyncio
@@ -13,9 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from coordinator.records import Placement
-from coordinator.rollout import Age, ages
 from coordinator.sequence import DraftWorker, TargetWorker
-from paceline.errors import Unavailable
+from paceline.errors import Draining, Unavailable
 from paceline.token_log import TokenLog
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
@@ -26,6 +23,10 @@ LOAD_BOUND = 1.25
 """A worker may have this much more than its share of the sequences before others are preferred."""
 TARGET_WAIT_S = 15.0
 """How long a running request waits for a target to come back before it fails."""
+CUT = (
+    "the coordinator shut down before the answer was complete; another one that keeps its records "
+    "in the same Redis goes on with it, asked with Last-Event-ID or resume_from"
+)
 
 
 class Router:
@@ -34,6 +35,10 @@ class Router:
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
         self._num_sequences: Counter[Worker] = Counter()
+        self.num_moved: Counter[str] = Counter()
+        """Sequences that went on at another worker, by its role."""
+        self.num_numerics_changes = 0
+        self._has_stopped = False
 
     def place(
         self, prompt_token_ids: Sequence[int], affinity: Placement | None, drafter: str | None
@@ -42,27 +47,29 @@ class Router:
         key = TokenLog.of(prompt_token_ids[:ROUTING_TOKENS]).prefix_hash(ROUTING_TOKENS)
         return PlacedWorkers(self, key, affinity or Placement(), drafter)
 
+    async def stop(self) -> None:
+        """Leave all workers; sequences that need one from now on end with `Draining`."""
+        self._has_stopped = True
+        await self._pool.stop()
+
     async def some_ready_targets(self) -> list[Worker]:
-        """The targets that take rounds now; waits for the first."""
-        while not (ready := self._pool.ready_targets()):
+        """The targets that take sequences now; waits for the first.
+
+        Those that shut down go on with what has been admitted where there are no others.
+        """
+        while not self._has_stopped:
+            if ready := self._pool.ready_targets() or self._pool.draining_targets():
+                return ready
             await self._pool.until_changed()
-        return ready
+        raise Draining(CUT)
 
     def ready_drafts(self, drafter: str | None) -> list[Worker]:
         """The drafts that take rounds now."""
         return self._pool.ready_drafts(drafter)
 
     def choose(self, workers: Sequence[Worker], key: int) -> Worker:
-        """The highest ranked of `workers` that is not overloaded: the newer ones come first."""
-        age_of = ages(worker.info for worker in workers if worker.info)
-        ranked = sorted(
-            workers,
-            key=lambda worker: (
-                age_of[worker.info.numerics] if worker.info else Age(),
-                _rank(worker.address, key),
-            ),
-            reverse=True,
-        )
+        """The highest ranked of `workers` that is not overloaded."""
+        ranked = sorted(workers, key=lambda worker: _rank(worker.address, key), reverse=True)
         total = sum(self._num_sequences[worker] for worker in ranked) + 1
         bound = LOAD_BOUND * total / len(ranked) + 1
         return next(worker for worker in ranked if self._num_sequences[worker] < bound)
@@ -70,8 +77,6 @@ class Router:
     def count(self, worker: Worker, change: int) -> None:
         """A sequence has come to a worker, or left it."""
         self._num_sequences[worker] += change
-        if not self._num_sequences[worker]:
-            del self._num_sequences[worker]  # so that workers that are gone are forgotten
 
 
 class PlacedWorkers:
@@ -109,7 +114,9 @@ class PlacedWorkers:
             ready = equal or ready
         self._target = self._move(self._target, ready, self._affinity.target, lost)
         numerics = self._target.info.numerics if self._target.info else ""
-        self.numerics_changed |= self._numerics not in ("", numerics)
+        if self._numerics not in ("", numerics):
+            self.numerics_changed = True
+            self._router.num_numerics_changes += 1
         self._numerics = numerics
         return self._target
 
@@ -144,6 +151,7 @@ class PlacedWorkers:
         chosen = at_home[0] if at_home else self._router.choose(others, self._key)
         if current is not None:
             self._router.count(current, -1)
+            self._router.num_moved[chosen.role] += chosen is not current
         self._router.count(chosen, +1)
         return chosen
 

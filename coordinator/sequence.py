@@ -95,6 +95,10 @@ class DraftWorker(Protocol):
     """What the loop needs of a draft."""
 
     @property
+    def drafter(self) -> str:
+        """Its method; empty where it is not known."""
+
+    @property
     def wants_features(self) -> bool:
         """Whether it is fed with the target's hidden states."""
 

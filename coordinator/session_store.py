@@ -7,6 +7,8 @@ for Redis at most once in an outage, and then no longer than its budget.
 
 import asyncio
 import logging
+from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -31,18 +33,24 @@ _PROBE = ("SET", "{paceline:probe}", "", "PX", 1000)
 """Reads would also work on a replica, on a full server and without the right to write."""
 _FAILURES = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
 
+Watch = Callable[[str, float, str], None]
+"""Told of each call: `ask`, `write` or `probe`, the seconds it took, and the trouble with it in a
+word or two, if there was any."""
+
 _Client = Redis | RedisCluster
 _Sentinel: Any = Sentinel  # redis has no types for it
 
 
-async def open_session_store(redis_url: str, ttl_s: float = RECORD_TTL_S) -> SessionStore:
+async def open_session_store(
+    redis_url: str, ttl_s: float = RECORD_TTL_S, watch: Watch = lambda *_: None
+) -> SessionStore:
     """The store at this URL, connected if it can be; memory if the URL is empty.
 
     Raises `InvalidConfig` for a URL that cannot be meant.
     """
     if not redis_url:
         return MemoryStore(ttl_s)
-    store = SharedStore(RedisLink(redis_url), ttl_s)
+    store = SharedStore(RedisLink(redis_url, watch), ttl_s)
     await store.start()
     return store
 
@@ -55,8 +63,9 @@ class RedisLink:
     are those of the master; also `rediss+cluster://` and `rediss+sentinel://`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, watch: Watch) -> None:
         self._client, *self._guides = _clients(url)
+        self._watch = watch
         self._trouble = "not connected yet"
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -72,21 +81,25 @@ class RedisLink:
         """
         if self._trouble:
             raise Away
+        began = perf_counter()
         call = asyncio.create_task(self._client.execute_command(*command))
         self._calls.add(call)
         call.add_done_callback(self._ended)
         await asyncio.wait((call,), timeout=_REQUEST_BUDGET_S)
         if not call.done():
-            raise self._trip(TimeoutError("no answer within a request's budget"))
+            raise self._trip("ask", began, TimeoutError("no answer within a request's budget"))
         try:
-            return call.result()
+            reply = call.result()
         except _FAILURES as error:
-            raise self._trip(error) from error
+            raise self._trip("ask", began, error) from error
+        self._watch("ask", perf_counter() - began, "")
+        return reply
 
     async def send(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         """The answers to many commands, in one go. Raises `Away` when one of them failed."""
         if self._trouble:
             raise Away
+        began = perf_counter()
         pipeline = self._client.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
@@ -94,20 +107,23 @@ class RedisLink:
             async with asyncio.timeout(_WRITER_BUDGET_S):
                 replies = list(await pipeline.execute(raise_on_error=False))
         except _FAILURES as error:
-            raise self._trip(error) from error
+            raise self._trip("write", began, error) from error
         for reply in replies:
             if isinstance(reply, Exception):
-                raise self._trip(reply) from reply
+                raise self._trip("write", began, reply) from reply
+        self._watch("write", perf_counter() - began, "")
         return replies
 
     async def probe(self) -> None:
         """Find out whether Redis can be written to, and open or close the breaker."""
+        began = perf_counter()
         try:
             async with asyncio.timeout(_WRITER_BUDGET_S):
                 await self._client.execute_command(*_PROBE)
         except _FAILURES as error:
-            self._trip(error)
+            self._trip("probe", began, error)
             return
+        self._watch("probe", perf_counter() - began, "")
         if self._trouble:
             log.info("Redis is in use")
         self._trouble = ""
@@ -126,8 +142,9 @@ class RedisLink:
         if not call.cancelled():
             call.exception()  # seen here, since nobody waits any more for a call that was too slow
 
-    def _trip(self, error: BaseException) -> Away:
+    def _trip(self, operation: str, began: float, error: BaseException) -> Away:
         trouble = _trouble(error)
+        self._watch(operation, perf_counter() - began, trouble)
         if trouble != self._trouble:
             reason = str(error) or "no answer in time"  # a TimeoutError says nothing
             log.warning("Redis: %s (%s); requests go on in memory", trouble, reason)

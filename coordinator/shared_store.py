@@ -84,6 +84,10 @@ class SharedStore:
         trouble = self._link.trouble
         return f"redis ({trouble}: in memory for now)" if trouble else "redis"
 
+    @property
+    def num_unwritten(self) -> int:
+        return len(self._dirty) + len(self._dirty_sessions)
+
     async def open(self, generation: Generation) -> Lease:
         lease = await self._memory.open(generation)
         try:

@@ -1,8 +1,7 @@
 """The state of the workers in the words that users are shown."""
 
-from collections.abc import Iterable
-
-from coordinator.requests import SourceStatus, WorkerStatus
+from coordinator.requests import ServiceEvents, ServiceStatus, WorkerStatus
+from coordinator.router import Router
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
 
@@ -10,12 +9,7 @@ from paceline.workers.worker import Worker
 def unready_reason(pool: WorkerPool, has_tokenizer: bool) -> str:
     """Why a request would not work now; empty when it would."""
     if pool.model is None or not pool.ready_targets():
-        reasons = [f"{worker.address}: {_reason(worker)}" for worker in pool.targets]
-        reasons += [
-            f"{state.source}: {state.problem or 'lists no worker'}"
-            for role, state in pool.source_states()
-            if role == "target" and (state.problem or not state.num_open + state.num_closed)
-        ]
+        reasons = [f"{worker.address}: {worker.reason}" for worker in pool.targets]
         return "no target worker is ready (" + "; ".join(reasons) + ")"
     return "" if has_tokenizer else "the tokenizer is not loaded yet"
 
@@ -25,34 +19,21 @@ def worker_statuses(pool: WorkerPool) -> tuple[WorkerStatus, ...]:
     return tuple(_status(worker) for worker in (*pool.targets, *pool.drafts))
 
 
-def source_statuses(pool: WorkerPool) -> tuple[SourceStatus, ...]:
-    """All sources of workers, those of targets first."""
-    return tuple(
-        SourceStatus(
-            source=state.source,
-            role=role,
-            num_open=state.num_open,
-            num_closed=state.num_closed,
-            heard_s_ago=state.heard_s_ago,
-            problem=state.problem,
-        )
-        for role, state in pool.source_states()
+def is_store_degraded(status: ServiceStatus) -> bool:
+    """Whether Redis is wanted but out of reach."""
+    return status.session_store.startswith("redis (")
+
+
+def service_events(pool: WorkerPool, router: Router) -> ServiceEvents:
+    """What has happened so far."""
+    totals = pool.totals
+    return ServiceEvents(
+        num_lost={role: total.num_lost for role, total in totals.items()},
+        sent_bytes={role: total.sent_bytes for role, total in totals.items()},
+        received_bytes={role: total.received_bytes for role, total in totals.items()},
+        num_moved=dict(router.num_moved),
+        num_numerics_changes=router.num_numerics_changes,
     )
-
-
-def traffic(workers: Iterable[WorkerStatus]) -> dict[str, tuple[int, int]]:
-    """Bytes sent to and received from the workers of each role."""
-    totals = {"target": (0, 0), "draft": (0, 0)}
-    for worker in workers:
-        sent, received = totals[worker.role]
-        totals[worker.role] = sent + worker.sent_bytes, received + worker.received_bytes
-    return totals
-
-
-def _reason(worker: Worker) -> str:
-    if worker.is_connected and worker.closed:
-        return f"gets no new sequences: {worker.closed}"
-    return worker.reason
 
 
 def _status(worker: Worker) -> WorkerStatus:
@@ -61,7 +42,7 @@ def _status(worker: Worker) -> WorkerStatus:
         address=worker.address,
         role=worker.role,
         ready=worker.is_ready,
-        reason=_reason(worker),
+        reason=worker.reason,
         model=info.model if info else "",
         drafter=info.drafter if info else "",
         num_sequences=worker.load.num_sequences,

@@ -1,6 +1,5 @@
 """Starts a draft worker: settings, drafter, device thread, server."""
 
-import asyncio
 import logging
 import sys
 from functools import partial
@@ -12,12 +11,10 @@ from draft_service.proposer import Proposer
 from draft_service.servicer import SERVICE_NAME, DraftServicer
 from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.metrics import MetricsServer
-from paceline.server import GrpcServer, run_service, until_signalled
+from paceline.server import GrpcServer, run_service, serve_worker
 from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
 
 logger = logging.getLogger("draft_service")
-
-STOP_GRACE_S = 2.0
 
 
 async def serve(settings: DraftSettings) -> None:
@@ -29,15 +26,11 @@ async def serve(settings: DraftSettings) -> None:
     metrics = DraftMetrics(worker, proposer.passes, info)
     servicer = DraftServicer(worker, info, metrics)
     server = GrpcServer(SERVICE_NAME, partial(add_DraftServiceServicer_to_server, servicer))
-    port = await server.start(settings.host, settings.port)
+    metrics.instruments.show_calls(server.calls)
     metrics_server = MetricsServer(metrics.instruments, settings.host, settings.metrics_port)
-    worker.start()
-    await server.set_ready(True)
-    logger.info("draft worker (%s) listens on %s:%d", settings.drafter, settings.host, port)
     logger.info("metrics on %s", metrics_server.url)
-    await until_signalled()
-    await server.stop(STOP_GRACE_S)
-    await asyncio.to_thread(worker.stop)
+    name = f"draft worker ({settings.drafter})"
+    await serve_worker(name, server, worker, servicer.drain, settings)
     await metrics_server.stop()
 
 

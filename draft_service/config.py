@@ -1,8 +1,8 @@
 """Settings of a draft worker. Read in `__main__` only and passed down as arguments."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from paceline.config import Count, Port, ServiceSettings
 
@@ -70,6 +70,10 @@ class DraftSettings(ServiceSettings):
 
     cache_dir: str = ""
     """Where downloaded models are kept. Empty: Hugging Face's own cache."""
+
+    drain_seconds: Annotated[float, Field(ge=0)] = 5.0
+    """How long running answers may go on with this draft when it is told to stop. Short, since
+    they lose nothing but one round's drafts when it leaves them."""
 
     host: str = "127.0.0.1"
     """Address to listen on. The default admits this machine only, since the port is not

@@ -7,7 +7,7 @@ import grpc
 
 from draft_service.metrics import DraftMetrics
 from paceline.engine.device_worker import DeviceWorker
-from paceline.engine.round_stream import serve_rounds
+from paceline.engine.round_stream import RoundStreams
 from paceline.rounds import ProposeResult, ProposeRound, WorkerInfo, WorkerLoad
 from paceline.v1 import draft_pb2, draft_pb2_grpc
 from paceline.wire import (
@@ -31,7 +31,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         info: WorkerInfo,
         metrics: DraftMetrics,
     ) -> None:
-        self._worker = worker
+        self._streams = RoundStreams(worker)
         self._info = info
         self._metrics = metrics
 
@@ -47,8 +47,12 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         context: ServicerContext,
     ) -> AsyncIterator[draft_pb2.ProposeResponse]:
         """The rounds of one caller."""
-        async for response in serve_rounds(self._worker, request_iterator, _read, self._write):
+        async for response in self._streams.serve(request_iterator, _read, self._write):
             yield response
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no new sequences; return when the running ones have ended or moved elsewhere."""
+        await self._streams.drain(timeout_s)
 
     def _write(
         self, results: Sequence[ProposeResult], load: WorkerLoad

@@ -6,6 +6,7 @@
     ├── NotFound               no such model or record       404  NOT_FOUND
     ├── Overloaded             no room now; try again        429  RESOURCE_EXHAUSTED
     └── Unavailable            no worker can answer          503  UNAVAILABLE
+        └── Draining           this process shuts down
 
 Every message is a sentence that names the field or key, its value and what was expected.
 """
@@ -61,3 +62,7 @@ class Unavailable(PacelineError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Draining(Unavailable):
+    """This process shuts down; another one can answer, or go on with the answer."""

@@ -14,7 +14,10 @@ _STATUS: dict[type[PacelineError], grpc.StatusCode] = {
 
 def status_of(error: PacelineError) -> grpc.StatusCode:
     """The status that stands for an error."""
-    return _STATUS.get(type(error), grpc.StatusCode.INTERNAL)
+    for kind, status in _STATUS.items():
+        if isinstance(error, kind):
+            return status
+    return grpc.StatusCode.INTERNAL
 
 
 def error_of(error: grpc.aio.AioRpcError) -> PacelineError:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -23,7 +23,12 @@ from prometheus_client import (
     disable_created_metrics,
     start_http_server,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -94,6 +99,18 @@ class Instrument:
         return found if found in ("seconds", "bytes", "tokens") else ""
 
 
+class Calls(Protocol):
+    """What is counted of gRPC calls (`paceline.call_counts`)."""
+
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        """Running ones by method."""
+
+    @property
+    def ended(self) -> Mapping[tuple[str, ...], int]:
+        """By method and status."""
+
+
 class Instruments:
     """The instruments of one process, in a registry of their own."""
 
@@ -156,13 +173,30 @@ class Instruments:
 
         self.registry.register(_Made(family))
 
-    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+    def show_calls(self, calls: "Calls") -> None:
+        """The gRPC calls of this process."""
+        self.shown_gauge(
+            "grpc_calls_in_flight",
+            "gRPC calls that run; streams between services last as long as they are connected.",
+            ("method",),
+            lambda: {(method,): number for method, number in dict(calls.in_flight).items()},
+        )
+        self.shown_counter(
+            "grpc_calls",
+            "gRPC calls that ended, by their status; `CANCELLED` is a caller that left.",
+            ("method", "code"),
+            lambda: dict(calls.ended),
+        )
+
+    async def fetched(self, accept: str) -> tuple[bytes, str]:
         """Everything in the format that an `Accept` header asks for, and its content type.
 
-        Exemplars exist in OpenMetrics only.
+        Read on the event loop, whose state it may be, and written on a thread beside it. Exemplars
+        exist in OpenMetrics only.
         """
         encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        now = _Read(list(self.registry.collect()))
+        return await asyncio.to_thread(encode, now), content_type
 
     async def watch_loop(self) -> NoReturn:
         """Measure how late the event loop is, for ever."""
@@ -209,6 +243,17 @@ class _Shown(Collector):
         for labels, value in self._read().items():
             family.add_metric(labels, value)
         yield family
+
+
+class _Read(Collector):
+    """Families that have been collected."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        """Those."""
+        return self._families
 
 
 class MetricsServer:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 1
-"""Additions that older peers ignore, and that newer ones do without: `protos/paceline/v1`."""
+PROTOCOL_MINOR = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +132,8 @@ class WorkerLoad:
     kv_used: int = 0
     kv_capacity: int = 0
     num_preemptions: int = 0
+    draining: bool = False
+    """It shuts down, goes on with the sequences that it has, and should get no other ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +271,6 @@ class WorkerInfo:
     that of what it must be fed with. Empty: they are sent as they are."""
     num_parameters: int = 0
     """Of its model or head."""
-    started_at_ms: int = 0
-    """Unix time in milliseconds at which it began to serve; 0: it does not say."""
     protocol_major: int = PROTOCOL_MAJOR
     protocol_minor: int = PROTOCOL_MINOR
 

@@ -5,15 +5,18 @@ Health: `""` says that the process is alive, `<package>.<Service>` that it takes
 
 import asyncio
 import logging
+import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import FrameType
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from paceline.call_counts import CallCounts
 from paceline.channel import SERVER_OPTIONS
 from paceline.config import ServiceSettings, load_settings
 from paceline.errors import InvalidConfig
@@ -24,6 +27,10 @@ logger = logging.getLogger(__name__)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
+STOP_GRACE_S = 2.0
+"""How long calls may take to end when there is nothing left to wait for."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -39,7 +46,11 @@ class GrpcServer:
     ) -> None:
         """`interceptors` see every call, of health and reflection too, the first one first."""
         self._service_name = service_name
-        self._server = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
+        self.calls = CallCounts(service_name)
+        """Those of our service."""
+        self._server = grpc.aio.server(
+            interceptors=(self.calls, *interceptors), options=SERVER_OPTIONS
+        )
         self._health = cast(Any, health).aio.HealthServicer()
         add_service(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -63,20 +74,65 @@ class GrpcServer:
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give running ones `grace_s` seconds, then end them."""
-        await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+
+
+class Device(Protocol):
+    """What computes for a worker's server."""
+
+    def start(self) -> None:
+        """Begin to take rounds."""
+
+    def stop(self) -> None:
+        """End."""
+
+
+class WorkerSettings(Protocol):
+    """The settings of a worker that say where it listens and how it leaves."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def drain_seconds(self) -> float: ...
+
+
+async def serve_worker(
+    name: str,
+    server: GrpcServer,
+    device: Device,
+    drain: Callable[[float], Awaitable[None]],
+    settings: WorkerSettings,
+) -> None:
+    """Serve with a model that is loaded until a signal; then drain, and end.
+
+    `drain` returns when no caller needs this worker any more, or after so many seconds.
+    """
+    port = await server.start(settings.host, settings.port)
+    device.start()
+    await server.set_ready(True)
+    logger.info("%s listens on %s:%d", name, settings.host, port)
+    await until_signalled()
+    await server.set_ready(False)
+    await drain(settings.drain_seconds)
+    await server.stop(STOP_GRACE_S)
+    await asyncio.to_thread(device.stop)
 
 
 async def until_signalled() -> None:
     """Return at the first SIGTERM or SIGINT; a second one ends the process at once."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, told.set)
     await told.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
+    _end_when_signalled()
+    logger.info("told to stop; a second signal ends at once")
 
 
 def run_service(
@@ -84,8 +140,10 @@ def run_service(
 ) -> int:
     """The life of a service's process: settings from options and environment, then `serve`.
 
-    Returns the exit status: 2, and a sentence on standard error, when a setting is wrong.
+    Ends the process. Returns only when a setting is wrong: status 2, and a sentence on standard
+    error.
     """
+    _end_when_signalled()
     try:
         settings = load_settings(settings_class, sys.argv[1:], f"python -m {name}")
         configure_logging(settings.log_level)
@@ -93,7 +151,19 @@ def run_service(
     except InvalidConfig as error:
         sys.stderr.write(f"{name}: {error.message}\n")
         return 2
-    return 0
+    logging.shutdown()
+    # What Python and torch do at their own end takes seconds on a busy machine and keeps nothing.
+    os._exit(0)
+
+
+def _end_when_signalled() -> None:
+    """Where nothing has to be kept. Said by ourselves, since the system ends no process 1."""
+    for number in _SIGNALS:
+        signal.signal(number, _end_at_once)
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    os._exit(128 + number)
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:

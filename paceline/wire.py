@@ -162,6 +162,7 @@ def load_to_wire(load: WorkerLoad) -> tokens_pb2.WorkerLoad:
         kv_used=load.kv_used,
         kv_capacity=load.kv_capacity,
         num_preemptions=load.num_preemptions,
+        draining=load.draining,
     )
 
 
@@ -173,6 +174,7 @@ def load_from_wire(message: tokens_pb2.WorkerLoad) -> WorkerLoad:
         kv_used=message.kv_used,
         kv_capacity=message.kv_capacity,
         num_preemptions=message.num_preemptions,
+        draining=message.draining,
     )
 
 
@@ -198,7 +200,6 @@ def info_to_wire(info: WorkerInfo) -> tokens_pb2.WorkerInfo:
         feature_size=info.feature_size,
         feature_projection=info.feature_projection,
         num_parameters=info.num_parameters,
-        started_at_ms=info.started_at_ms,
     )
 
 
@@ -219,7 +220,6 @@ def info_from_wire(message: tokens_pb2.WorkerInfo) -> WorkerInfo:
         feature_size=message.feature_size,
         feature_projection=message.feature_projection,
         num_parameters=message.num_parameters,
-        started_at_ms=message.started_at_ms,
         protocol_major=message.protocol_major,
         protocol_minor=message.protocol_minor,
     )

@@ -1,10 +1,8 @@
 """Starts a target worker: settings, model, device thread, server."""
 
-import asyncio
 import logging
 import secrets
 import sys
-import time
 from functools import partial
 
 from paceline import __version__
@@ -13,7 +11,7 @@ from paceline.engine.grammar import Grammars
 from paceline.engine.worker_model import WorkerModel, build_worker_model
 from paceline.metrics import MetricsServer
 from paceline.rounds import WorkerInfo
-from paceline.server import GrpcServer, run_service, until_signalled
+from paceline.server import GrpcServer, run_service, serve_worker
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetSettings
 from target_service.metrics import TargetMetrics
@@ -21,8 +19,6 @@ from target_service.servicer import SERVICE_NAME, TargetServicer
 from target_service.verifier import Verifier, VerifierLimits
 
 logger = logging.getLogger("target_service")
-
-STOP_GRACE_S = 2.0
 
 
 async def serve(settings: TargetSettings) -> None:
@@ -44,15 +40,11 @@ async def serve(settings: TargetSettings) -> None:
     metrics = TargetMetrics(worker, verifier.passes, loaded.model.kv_cache, info)
     servicer = TargetServicer(worker, info, loaded.tokenizer_files, metrics)
     server = GrpcServer(SERVICE_NAME, partial(add_TargetServiceServicer_to_server, servicer))
-    port = await server.start(settings.host, settings.port)
+    metrics.instruments.show_calls(server.calls)
     metrics_server = MetricsServer(metrics.instruments, settings.host, settings.metrics_port)
-    worker.start()
-    await server.set_ready(True)
-    logger.info("target worker of %s listens on %s:%d", loaded.name, settings.host, port)
     logger.info("metrics on %s", metrics_server.url)
-    await until_signalled()
-    await server.stop(STOP_GRACE_S)
-    await asyncio.to_thread(worker.stop)
+    name = f"target worker of {loaded.name}"
+    await serve_worker(name, server, worker, servicer.drain, settings)
     await metrics_server.stop()
 
 
@@ -70,7 +62,6 @@ def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> 
         feature_layers=loaded.feature_layers,
         feature_size=loaded.model.feature_size if loaded.feature_layers else 0,
         feature_projection=loaded.feature_projection,
-        started_at_ms=time.time_ns() // 1_000_000,
     )
 
 

@@ -1,8 +1,8 @@
 """Settings of a target worker. Read in `__main__` only and passed down as arguments."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from paceline.config import Count, Port, ServiceSettings
 
@@ -54,6 +54,11 @@ class TargetSettings(ServiceSettings):
 
     cache_dir: str = ""
     """Where downloaded models are kept. Empty: Hugging Face's own cache."""
+
+    drain_seconds: Annotated[float, Field(ge=0)] = 25.0
+    """How long running answers may go on here when the worker is told to stop. Those that have not
+    ended then go on at another target, which has to read them anew. Under the 30 seconds after
+    which Kubernetes kills a pod."""
 
     host: str = "127.0.0.1"
     """Address to listen on. The default admits this machine only, since the port is not

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from paceline.engine.device_worker import DeviceWorker
-from paceline.engine.round_stream import serve_rounds
+from paceline.engine.round_stream import RoundStreams
 from paceline.engine.tokenizer_files import TokenizerFile
 from paceline.rounds import VerifyResult, VerifyRound, WorkerInfo, WorkerLoad
 from paceline.v1 import target_pb2, target_pb2_grpc
@@ -34,7 +34,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         tokenizer_files: Sequence[TokenizerFile],
         metrics: TargetMetrics,
     ) -> None:
-        self._worker = worker
+        self._streams = RoundStreams(worker)
         self._metrics = metrics
         self._info = info
         self._tokenizer_files = tokenizer_files
@@ -60,8 +60,12 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         context: ServicerContext,
     ) -> AsyncIterator[target_pb2.VerifyResponse]:
         """The rounds of one caller."""
-        async for response in serve_rounds(self._worker, request_iterator, _read, self._write):
+        async for response in self._streams.serve(request_iterator, _read, self._write):
             yield response
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no new sequences; return when the running ones have ended or moved elsewhere."""
+        await self._streams.drain(timeout_s)
 
     def _write(
         self, results: Sequence[VerifyResult], load: WorkerLoad

@@ -18,6 +18,7 @@ class CoordinatorServer:
         self._server = GrpcServer(
             SERVICE_NAME, partial(add_CoordinatorServiceServicer_to_server, serving)
         )
+        self.calls = self._server.calls
         self.address = ""
 
     async def start(self) -> None:

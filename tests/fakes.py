@@ -156,6 +156,10 @@ class FaultyConnection:
         self._task = asyncio.create_task(self._stay_connected())
 
     @property
+    def drafter(self) -> str:
+        return "faulty"
+
+    @property
     def wants_features(self) -> bool:
         return self._device.wants_features
 

@@ -12,7 +12,6 @@ from scripted_generator import served
 from worker_servers import Cluster, WorkerServer, cluster, draft_server, target_server
 
 from coordinator.admission import Limits
-from coordinator.metrics import Metrics
 from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
 from paceline.channel import open_channel
 from paceline.server import GrpcServer
@@ -88,7 +87,7 @@ async def table_service(
     drafts = [draft_server("self")] if drafts is None else drafts
     async with (
         cluster(targets or [target_server()], drafts, limits) as running,
-        served(running.generator, Metrics()) as url,
+        served(running.generator, running.metrics) as url,
         httpx.AsyncClient(base_url=url, timeout=20) as client,
     ):
         if wait:

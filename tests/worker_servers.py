@@ -53,7 +53,7 @@ INFO = WorkerInfo(
     feature_size=2,
 )
 
-AddService = Callable[[Any], None]
+AddService = partial[None]
 Build = Callable[[], tuple[Stepper[Any, Any], Callable[[DeviceWorker[Any, Any]], AddService]]]
 
 
@@ -66,6 +66,7 @@ class WorkerServer:
         self._server: GrpcServer | None = None
         self._stepper: Stepper[Any, Any]
         self._worker: DeviceWorker[Any, Any]
+        self._add_service: AddService
 
     @property
     def address(self) -> str:
@@ -83,9 +84,16 @@ class WorkerServer:
     async def start(self) -> None:
         self._stepper, add_to = self._build()
         self._worker = DeviceWorker(self._stepper, device_thread("device"))
-        self._server = GrpcServer("worker", add_to(self._worker))
+        self._add_service = add_to(self._worker)
+        self._server = GrpcServer("worker", self._add_service)
         self._port = await self._server.start("127.0.0.1", self._port)
         self._worker.start()
+
+    async def leave(self, drain_seconds: float) -> None:
+        """End it as a signal does."""
+        (servicer,) = self._add_service.args
+        await servicer.drain(drain_seconds)
+        await self.kill()
 
     async def kill(self) -> None:
         """End it at once, with all that it knew."""
@@ -178,6 +186,7 @@ class Cluster:
     drafts: list[WorkerServer]
     pool: WorkerPool
     generator: Generator
+    metrics: Metrics
 
     async def until_ready(self, num_workers: int | None = None) -> None:
         """Return when so many workers take rounds, or all."""
@@ -215,8 +224,9 @@ async def cluster(
         pool = WorkerPool(*([server.address for server in role] for role in servers))
         running.push_async_callback(pool.stop)
         pool.start()
-        generator = Generator(pool, MemoryStore(), Metrics(), limits or Limits())
-        yield Cluster(*servers, pool, generator)
+        metrics = Metrics()
+        generator = Generator(pool, MemoryStore(), metrics, limits or Limits())
+        yield Cluster(*servers, pool, generator, metrics)
 
 
 @dataclass

@@ -133,7 +133,8 @@ ANSWERS: dict[str, Schema] = {
             "num_running": _COUNT,
             "stats": OBJECT,
             "session_store": TEXT,
-            "sources": _list(OBJECT),
+            "num_unwritten_records": _COUNT,
+            "events": OBJECT,
         }
     ),
 }

@@ -4,7 +4,6 @@ import time
 from dataclasses import asdict
 
 from fastapi import FastAPI, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from coordinator.http import errors, generation
@@ -12,9 +11,9 @@ from coordinator.http.answers import speculative_decoding
 from coordinator.http.generation import TextGenerator
 from coordinator.http.openapi import description
 from coordinator.http.request_ids import RequestIds
+from coordinator.http.response_counts import ResponseCounts
 from coordinator.http.wire import ClientGone, json_response
 from coordinator.metrics import Metrics
-from coordinator.status import traffic
 from paceline import __version__
 from paceline.errors import NotFound, PacelineError, shown
 from paceline.rounds import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -24,6 +23,7 @@ def create_app(generator: TextGenerator, metrics: Metrics) -> FastAPI:
     """An application that answers with this generator and shows these metrics."""
     app = FastAPI(title="Paceline", version=__version__, openapi_url=None)
     app.add_middleware(RequestIds)
+    app.add_middleware(ResponseCounts, metrics)
     app.add_exception_handler(PacelineError, errors.paceline_error)
     app.add_exception_handler(HTTPException, errors.http_error)
     app.add_exception_handler(ClientGone, errors.client_gone)
@@ -93,8 +93,8 @@ def _add_operator_routes(app: FastAPI, generator: TextGenerator, metrics: Metric
         return json_response({"version": __version__, "protocol": protocol})
 
     @app.get("/metrics")
-    async def metrics_() -> Response:
-        found = generator.status()
-        metrics.session_store_degraded.set(generation.is_store_degraded(found))
-        metrics.show_traffic(traffic(found.workers))
-        return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    async def metrics_(request: Request) -> Response:
+        metrics.show(generator.status())
+        accept = request.headers.get("accept", "")
+        content, content_type = await metrics.instruments.fetched(accept)
+        return Response(content, headers={"content-type": content_type})

@@ -14,7 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from coordinator.http.wire import json_response
-from paceline.errors import InvalidRequest, NotFound, Overloaded, PacelineError, Unavailable
+from paceline.errors import (
+    Draining,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PacelineError,
+    Unavailable,
+)
 
 REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID_KEY = "paceline.request_id"
@@ -44,6 +51,8 @@ class Problem:
                 return cls(404, message, "invalid_request_error", field, code)
             case Overloaded(message=message, retry_after_s=retry_s):
                 return cls(429, message, "rate_limit_error", None, "overloaded", retry_s)
+            case Draining(message=message, retry_after_s=retry_s):
+                return cls(503, message, "service_unavailable", None, "draining", retry_s)
             case Unavailable(message=message, retry_after_s=retry_s):
                 return cls(503, message, "service_unavailable", None, "unavailable", retry_s)
             case HTTPException(status_code=status, detail=detail):

@@ -21,6 +21,7 @@ from coordinator.http.parsing import parse
 from coordinator.http.resuming import event_id, naming_the_header, resumed_from
 from coordinator.http.wire import json_response, read_body, while_connected
 from coordinator.requests import Generation, GenerationRequest, GenerationStep, ServiceStatus
+from coordinator.status import is_store_degraded
 from paceline.errors import NotFound, shown
 
 
@@ -151,11 +152,6 @@ def _check_model(generator: TextGenerator, model: str | None) -> None:
     served = generator.model_name
     if served and model is not None and model != served:
         raise NotFound(f"model: {shown(model)} is not served here; expected {served!r}", "model")
-
-
-def is_store_degraded(status: ServiceStatus) -> bool:
-    """Whether Redis is wanted but out of reach."""
-    return status.session_store.startswith("redis (")
 
 
 def _store_headers(status: ServiceStatus) -> dict[str, str]:

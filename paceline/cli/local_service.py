@@ -34,9 +34,9 @@ START_TIMEOUT_S = 1800.0
 """Ample for the download of a large model; a process that fails is noticed at once."""
 DRAIN_S = 10.0
 """How long running answers may take to end after Ctrl-C."""
-GRACE_S = 10.0
-"""How much longer than that a process may take to end: Python and torch alone take seconds on a
-busy machine."""
+GRACE_S = 30.0
+"""How much longer than that a process may take to end: nothing waits for it, except on a machine
+that has no time for it."""
 SETTLE_TIMEOUT_S = 2.0
 """How long the coordinator may take to find out what the drafts are, and whether Redis answers."""
 IN_MEMORY = "Sessions are kept in the coordinator's memory"
@@ -95,6 +95,8 @@ class LocalService:
         self._say(f"Starting {', '.join(child.spec.name for child in probes)}")
         with self._console.status("Loading the model"):
             self._supervisor.wait_ready(probes, START_TIMEOUT_S, self._say_ready)
+        for grpc_probe in probes.values():
+            grpc_probe.close()
 
         self.url = f"http://{HOST}:{http_port}"
         self.grpc_address = f"{HOST}:{grpc_port}"

@@ -22,7 +22,8 @@ class GrpcProbe:
             ("grpc.max_reconnect_backoff_ms", 50),
             ("grpc.enable_http_proxy", 0),
         ]
-        self._stub = health_pb2_grpc.HealthStub(grpc.insecure_channel(address, options))
+        self._channel = grpc.insecure_channel(address, options)
+        self._stub = health_pb2_grpc.HealthStub(self._channel)
         self._request = health_pb2.HealthCheckRequest(service=service_name)
 
     def __call__(self) -> bool:
@@ -31,6 +32,10 @@ class GrpcProbe:
         except grpc.RpcError:
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def close(self) -> None:
+        """Ask no more. An open channel would say on the terminal that its server has gone."""
+        self._channel.close()
 
 
 class HttpProbe:

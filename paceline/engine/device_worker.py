@@ -122,6 +122,11 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         self.num_superseded = 0
         """Rounds in whose place another one of their sequence came before they got a pass."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds no sequence of any caller."""
+        return not (self._inbox or self._callers)
+
     def start(self) -> None:
         """Begin to take rounds."""
         # Results reach the event loop sooner when the interpreter lock changes hands sooner.
@@ -170,9 +175,11 @@ class DeviceWorker(Generic[RoundT, ResultT]):
                 ended = [id for id, c in self._callers.items() if c is submission.caller]
             for sequence_id in ended:
                 self._close(sequence_id)
+            if ended:
+                self.load = self._stepper.load
             if ended and not submission.is_goodbye:
                 # Nothing else may follow for long: an idle worker must not look busy.
-                submission.caller.deliver([], self._stepper.load)
+                submission.caller.deliver([], self.load)
             try:
                 answers = [self._accept(submission, round) for round in submission.rounds]
             except Exception as error:  # The thread must outlive what it was handed.

@@ -154,18 +154,20 @@ class RoundTiming(_message.Message):
     def __init__(self, queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., pass_rows: _Optional[int] = ..., pass_sequences: _Optional[int] = ..., num_steps: _Optional[int] = ...) -> None: ...
 
 class WorkerLoad(_message.Message):
-    __slots__ = ("num_sequences", "num_waiting", "kv_used", "kv_capacity", "num_preemptions")
+    __slots__ = ("num_sequences", "num_waiting", "kv_used", "kv_capacity", "num_preemptions", "draining")
     NUM_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     KV_USED_FIELD_NUMBER: _ClassVar[int]
     KV_CAPACITY_FIELD_NUMBER: _ClassVar[int]
     NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     num_sequences: int
     num_waiting: int
     kv_used: int
     kv_capacity: int
     num_preemptions: int
-    def __init__(self, num_sequences: _Optional[int] = ..., num_waiting: _Optional[int] = ..., kv_used: _Optional[int] = ..., kv_capacity: _Optional[int] = ..., num_preemptions: _Optional[int] = ...) -> None: ...
+    draining: bool
+    def __init__(self, num_sequences: _Optional[int] = ..., num_waiting: _Optional[int] = ..., kv_used: _Optional[int] = ..., kv_capacity: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class PassCost(_message.Message):
     __slots__ = ("rows", "context", "milliseconds")
@@ -178,7 +180,7 @@ class PassCost(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., context: _Optional[int] = ..., milliseconds: _Optional[float] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("protocol_major", "protocol_minor", "version", "model", "numerics", "tokenizer_digest", "vocab_size", "max_model_len", "max_speculative_tokens", "drafter", "pass_costs", "instance_id", "feature_layers", "feature_size", "num_parameters", "feature_projection", "started_at_ms")
+    __slots__ = ("protocol_major", "protocol_minor", "version", "model", "numerics", "tokenizer_digest", "vocab_size", "max_model_len", "max_speculative_tokens", "drafter", "pass_costs", "instance_id", "feature_layers", "feature_size", "num_parameters", "feature_projection")
     PROTOCOL_MAJOR_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -195,7 +197,6 @@ class WorkerInfo(_message.Message):
     FEATURE_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     FEATURE_PROJECTION_FIELD_NUMBER: _ClassVar[int]
-    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     protocol_major: int
     protocol_minor: int
     version: str
@@ -212,5 +213,4 @@ class WorkerInfo(_message.Message):
     feature_size: int
     num_parameters: int
     feature_projection: str
-    started_at_ms: int
-    def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., numerics: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_speculative_tokens: _Optional[int] = ..., drafter: _Optional[str] = ..., pass_costs: _Optional[_Iterable[_Union[PassCost, _Mapping]]] = ..., instance_id: _Optional[str] = ..., feature_layers: _Optional[_Iterable[int]] = ..., feature_size: _Optional[int] = ..., num_parameters: _Optional[int] = ..., feature_projection: _Optional[str] = ..., started_at_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., numerics: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_speculative_tokens: _Optional[int] = ..., drafter: _Optional[str] = ..., pass_costs: _Optional[_Iterable[_Union[PassCost, _Mapping]]] = ..., instance_id: _Optional[str] = ..., feature_layers: _Optional[_Iterable[int]] = ..., feature_size: _Optional[int] = ..., num_parameters: _Optional[int] = ..., feature_projection: _Optional[str] = ...) -> None: ...

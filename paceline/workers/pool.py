@@ -1,4 +1,4 @@
-"""The draft and target workers of one service.
+"""The draft and target workers of one service, at fixed addresses.
 
 The first target that answers says which model this service has: a target with another model, or a
 draft with other tokens, is refused by name and tried again later.
@@ -9,72 +9,57 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.rounds import WorkerInfo
-from paceline.workers.discovery.endpoint import SourceState
-from paceline.workers.members import Members
-from paceline.workers.worker import UnfitWorker, Worker
+from paceline.workers.worker import RoleTotals, UnfitWorker, Worker
 
 
 class WorkerPool:
-    """Workers, connected as far as they can be reached; they come and go as their sources say."""
+    """Workers, connected as far as they can be reached."""
 
     def __init__(self, targets: Sequence[str], drafts: Sequence[str]) -> None:
-        """Sources of both, as `discovery.source_names` has them; raises `InvalidConfig`."""
         self._changed = asyncio.Event()
-        self._targets = Members("target", targets, self._check_target, self._changed.set)
-        self._drafts = Members("draft", drafts, self._check_draft, self._changed.set)
-        self._drafters: set[str] = set()
+        self.totals = {"target": RoleTotals(), "draft": RoleTotals()}
+        """By role."""
+        changed = self._changed.set
+        self.targets = [
+            Worker(address, "target", self._check_target, changed, self.totals["target"])
+            for address in targets
+        ]
+        self.drafts = [
+            Worker(address, "draft", self._check_draft, changed, self.totals["draft"])
+            for address in drafts
+        ]
         self.model: WorkerInfo | None = None
         """The description of the first target; None until one has answered."""
 
-    @property
-    def targets(self) -> list[Worker]:
-        """Those that are listed now."""
-        return self._targets.workers
-
-    @property
-    def drafts(self) -> list[Worker]:
-        """Those that are listed now."""
-        return self._drafts.workers
-
     def start(self) -> None:
-        """Begin to look for workers, and to connect to all."""
-        self._targets.start()
-        self._drafts.start()
+        """Begin to connect to all."""
+        for worker in (*self.targets, *self.drafts):
+            worker.start()
 
     async def stop(self) -> None:
         """End all connections."""
-        await asyncio.gather(self._targets.stop(), self._drafts.stop())
+        await asyncio.gather(*(worker.stop() for worker in (*self.targets, *self.drafts)))
+        self._changed.set()
 
     async def until_changed(self) -> None:
-        """Return when a worker has come or gone, has become ready or stopped being so."""
+        """Return when a worker has become ready or stopped being so."""
         self._changed.clear()
         await self._changed.wait()
 
     def ready_targets(self) -> list[Worker]:
-        """The targets that take new sequences now."""
+        """The targets that take sequences now."""
         return [worker for worker in self.targets if worker.is_ready]
 
+    def draining_targets(self) -> list[Worker]:
+        """The targets that shut down and still take rounds."""
+        return [worker for worker in self.targets if worker.is_draining]
+
     def ready_drafts(self, drafter: str | None = None) -> list[Worker]:
-        """The drafts that take new sequences now, of one method or of any."""
+        """The drafts that take sequences now, of one method or of any."""
         return [
             worker
             for worker in self.drafts
             if worker.is_ready and worker.info and drafter in (None, worker.info.drafter)
-        ]
-
-    def known_drafters(self) -> set[str | None]:
-        """The methods of all drafts so far; None among them: there may be others."""
-        waits_for_some = any(worker.info is None for worker in self.drafts)
-        if waits_for_some or not (self.drafts or self._drafts.are_fixed):
-            return {*self._drafters, None}
-        return {*self._drafters}
-
-    def source_states(self) -> list[tuple[str, SourceState]]:
-        """Role and state of each source, those of targets first."""
-        return [
-            (role, state)
-            for role, members in (("target", self._targets), ("draft", self._drafts))
-            for state in members.source_states()
         ]
 
     def _check_target(self, info: WorkerInfo) -> None:
@@ -105,7 +90,6 @@ class WorkerPool:
                 draft.check_again()
 
     def _check_draft(self, info: WorkerInfo) -> None:
-        self._drafters.add(info.drafter)
         if self.model is None:
             raise UnfitWorker("no target has said yet which tokens are in use")
         if info.tokenizer_digest not in ("", self.model.tokenizer_digest):

@@ -55,9 +55,12 @@ class RoundClient(Generic[RoundT, ResultT]):
         self._lost: str | None = None
         self.load = WorkerLoad()
 
-    async def run(self) -> None:
-        """Carry the stream until it ends; raises `WorkerLost` with the reason."""
-        reader = asyncio.create_task(self._read_all())
+    async def run(self, on_draining: Callable[[], None]) -> None:
+        """Carry the stream until it ends; raises `WorkerLost` with the reason.
+
+        `on_draining` is called when the worker says that it shuts down.
+        """
+        reader = asyncio.create_task(self._read_all(on_draining))
         writer = asyncio.create_task(self._write_all())
         writer.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
@@ -110,9 +113,12 @@ class RoundClient(Generic[RoundT, ResultT]):
         if waiting is not None and waiting[0] == result.round:
             waiting[1].put_nowait(result)
 
-    async def _read_all(self) -> None:
+    async def _read_all(self, on_draining: Callable[[], None]) -> None:
         async for response in self._call:
+            was_draining = self.load.draining
             results, self.load = self._read(response)
+            if self.load.draining and not was_draining:
+                on_draining()
             for result in results:
                 self._hand_out(result)
 

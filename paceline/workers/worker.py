@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -39,23 +40,39 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+DRAINING = "it shuts down, and goes on with the sequences that it has"
+
+
+@dataclass(slots=True)
+class RoleTotals:
+    """What the workers of a role have come to, those too that are gone: it never falls."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    num_lost: int = 0
+    """Streams that broke."""
 
 
 @dataclass(slots=True)
 class Traffic:
     """Bytes of the messages of rounds, both ways, as protobuf writes them: frames not counted."""
 
+    totals: RoleTotals
     sent_bytes: int = 0
     received_bytes: int = 0
 
     def sent(self, message: Any) -> Any:
         """Count a message that goes out, and hand it on."""
-        self.sent_bytes += message.ByteSize()
+        num_bytes = message.ByteSize()
+        self.sent_bytes += num_bytes
+        self.totals.sent_bytes += num_bytes
         return message
 
     def received(self, message: Any) -> Any:
         """Count a message that has come, and hand it on."""
-        self.received_bytes += message.ByteSize()
+        num_bytes = message.ByteSize()
+        self.received_bytes += num_bytes
+        self.totals.received_bytes += num_bytes
         return message
 
 
@@ -80,16 +97,15 @@ class Worker:
         role: str,
         check: Callable[[WorkerInfo], None],
         on_change: Callable[[], None],
+        totals: RoleTotals,
     ) -> None:
         """`check` raises `UnfitWorker` when a worker of this description cannot be used."""
         self.address = address
         self.role = role
-        self.closed = ""
-        """Why new sequences are not to be sent to it; empty: they are. It keeps the others."""
         self.info: WorkerInfo | None = None
         self.reason = "not connected yet"
         """Why it is not ready; empty when it is."""
-        self.traffic = Traffic()
+        self.traffic = Traffic(totals)
         """Of all its streams so far."""
         self._check = check
         self._rounds: RoundClient[Any, Any] | None = None
@@ -101,12 +117,17 @@ class Worker:
     @property
     def is_ready(self) -> bool:
         """Whether a sequence can begin here now."""
-        return self.is_connected and not self.closed
+        return self._rounds is not None and not self._rounds.load.draining
 
     @property
-    def is_connected(self) -> bool:
-        """Whether rounds can be sent now."""
-        return self._rounds is not None
+    def is_draining(self) -> bool:
+        """Whether it shuts down, and goes on with the sequences that it has."""
+        return self._rounds is not None and self._rounds.load.draining
+
+    @property
+    def drafter(self) -> str:
+        """The method of a draft; empty for targets, and until it is known."""
+        return self.info.drafter if self.info is not None else ""
 
     @property
     def wants_features(self) -> bool:
@@ -126,7 +147,6 @@ class Worker:
         """End the connection; the worker closes our sequences."""
         if self._task is not None:
             self._task.cancel()
-            self.reason = "its connection was ended"
             await asyncio.gather(self._task, return_exceptions=True)
 
     def results(self, round: Any) -> AsyncGenerator[Any, None]:
@@ -142,7 +162,7 @@ class Worker:
 
     def check_again(self) -> None:
         """What it has to fit has changed: leave it if it does not any more."""
-        if self._stay is None or self.info is None or not self.is_connected:
+        if self._stay is None or self.info is None or not self.is_ready:
             return
         try:
             self._check(self.info)
@@ -163,7 +183,7 @@ class Worker:
                 self._become("")
                 pause = FIRST_PAUSE_S
                 async with asyncio.timeout(None) as self._stay:
-                    await self._rounds.run()
+                    await self._run_rounds(self._rounds)
             except TimeoutError:  # it has been left, the reason is told
                 pass
             except grpc.aio.AioRpcError as error:
@@ -177,6 +197,13 @@ class Worker:
                 await channel.close(None)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _run_rounds(self, rounds: RoundClient[Any, Any]) -> None:
+        try:
+            await rounds.run(partial(self._become, DRAINING))
+        except WorkerLost:
+            self.traffic.totals.num_lost += not rounds.load.draining
+            raise
 
     def _become(self, reason: str) -> None:
         if reason != self.reason:

@@ -35,7 +35,7 @@ async def metrics(coordinator: Coordinator) -> dict[str, float]:
             name = sample.name.removeprefix("paceline_")
             found[name] = found.get(name, 0.0) + sample.value
             for label in sample.labels.values():
-                found[f"{name}:{label}"] = sample.value
+                found[f"{name}:{label}"] = found.get(f"{name}:{label}", 0.0) + sample.value
     return found
 
 

@@ -4,23 +4,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from scraping import scraped
 from table_requests import request
-from worker_servers import LAW, Cluster, answer, cluster, draft_server, target_server
+from worker_servers import LAW, answer, cluster, draft_server, target_server
 
 NUMBER = 6
 PLACE = "spec_decode_num_accepted_tokens_per_pos"
-
-
-def counted(running: Cluster) -> dict[str, float]:
-    """All counters, those of a place with its number behind a colon."""
-    exposition = running.generator._metrics.exposition().decode()
-    found = {}
-    for family in text_string_to_metric_families(exposition):
-        for sample in family.samples:
-            place = sample.labels.get("position")
-            found[sample.name + (f":{place}" if place else "")] = sample.value
-    return {name.removeprefix("paceline_"): value for name, value in found.items()}
 
 
 @pytest.mark.parametrize("drafter", ["trees", "hybrid", "fed", "suffix", "draft-model"])
@@ -39,12 +28,16 @@ async def test_it_adds_up(drafter: str) -> None:
         ]
         answers = await asyncio.gather(*(answer(running.generator, asked) for asked in requests))
         await running.until_free()
-        found = counted(running)
-    num_rounds = found["spec_decode_num_drafts_total"]
-    num_drafts = found["spec_decode_num_draft_tokens_total"]
-    num_accepted = found["spec_decode_num_accepted_tokens_total"]
+        found = scraped(running.metrics.instruments)
+    of_drafter = f"{{drafter={drafter}}}"
+    num_rounds = found[f"spec_decode_num_drafts_total{of_drafter}"]
+    num_drafts = found[f"spec_decode_num_draft_tokens_total{of_drafter}"]
+    num_accepted = found[f"spec_decode_num_accepted_tokens_total{of_drafter}"]
     assert 0 < num_accepted <= num_drafts <= NUMBER * num_rounds
-    by_place = [found.get(f"{PLACE}_total:{place}", 0.0) for place in range(NUMBER + 1)]
+    by_place = [
+        found.get(f"{PLACE}_total{{drafter={drafter},position={place}}}", 0.0)
+        for place in range(NUMBER + 1)
+    ]
     assert by_place == sorted(by_place, reverse=True)
     assert (sum(by_place), by_place[0] <= num_rounds, by_place[-1]) == (num_accepted, True, 0)
     assert found["generation_tokens_total"] == sum(len(said.token_ids) for said in answers)

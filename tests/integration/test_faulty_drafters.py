@@ -11,11 +11,11 @@ import httpx
 import numpy as np
 import pytest
 from fed_drafter import FedDrafter
+from scraping import scraped
 from scripted_generator import served
 from table_requests import expected, request
 from worker_servers import LAW, Answer, Cluster, answer, cluster, draft_server, target_server
 
-from coordinator.metrics import Metrics
 from coordinator.requests import GenerationRequest, Speculation
 from draft_service.drafters.draft_model import ModelDrafter
 from draft_service.proposer import Drafter, Proposal
@@ -86,13 +86,17 @@ async def faults_of(
     said = await answer(running.generator, asked)
     failures = dict(said.generation.stats.draft_failures)
     assert dict(running.generator.status().stats.draft_failures) == failures
-    metrics: Metrics = running.generator._metrics
-    scraped = metrics.exposition().decode()
+    found = scraped(running.metrics.instruments)
     for reason, number in failures.items():
-        assert f'paceline_draft_failures_total{{reason="{reason}"}} {float(number)}' in scraped
+        counted = [
+            value
+            for name, value in found.items()
+            if name.startswith("draft_failures_total{") and f"reason={reason}}}" in name
+        ]
+        assert counted == [number]
         lines = [line for line in caplog.messages if LOG in line and f": {reason};" in line]
         assert len(lines) == 1, f"{number} times {reason}"
-    async with served(running.generator, metrics) as url, httpx.AsyncClient() as client:
+    async with served(running.generator, running.metrics) as url, httpx.AsyncClient() as client:
         status = (await client.get(f"{url}/status")).json()
     assert status["stats"]["draft_failures"] == failures
     return said, failures

@@ -5,8 +5,6 @@ from scripted_generator import served
 from table_requests import request
 from worker_servers import answer, cluster, draft_server, target_server
 
-from coordinator.metrics import Metrics
-
 
 async def test_the_messages_of_rounds_are_counted_both_ways_and_shown() -> None:
     draft = draft_server("fed", num_parameters=12)
@@ -14,7 +12,7 @@ async def test_the_messages_of_rounds_are_counted_both_ways_and_shown() -> None:
         await running.until_ready()
         said = await answer(running.generator, request("fed", 3, max_tokens=40))
         await running.until_free()
-        async with served(running.generator, Metrics()) as url, httpx.AsyncClient() as client:
+        async with served(running.generator, running.metrics) as url, httpx.AsyncClient() as client:
             status = (await client.get(f"{url}/status")).json()
             scraped = (await client.get(f"{url}/metrics")).text
     target, draft_status = status["workers"]

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from scraping import scraped
 from table_requests import expected, request
 from tree_drafter import TreeDrafter, by_the_law
 from worker_servers import (
@@ -113,5 +114,5 @@ async def test_what_is_no_tree_is_done_without_and_counted() -> None:
         said = await answer(running.generator, asked)
         assert said.token_ids == expected(asked)
         assert said.generation.stats.num_draft_tokens == 0
-        metrics = running.generator._metrics.exposition().decode()
-        assert 'paceline_draft_failures_total{reason="malformed"}' in metrics
+        found = scraped(running.metrics.instruments)
+        assert found["draft_failures_total{drafter=malformed,reason=malformed}"] > 0

@@ -54,7 +54,7 @@ async def stream() -> Stream:
 async def client(stream: Stream) -> AsyncGenerator[RoundClient[VerifyRound, VerifyResult], None]:
     call: Any = stream
     client = RoundClient(call, encoded, lambda *message: message, lambda answer: answer)
-    task = asyncio.create_task(client.run())
+    task = asyncio.create_task(client.run(lambda: None))
     yield client
     task.cancel()
     with suppress(asyncio.CancelledError, WorkerLost):

@@ -1,0 +1,214 @@
+"""A coordinator that leaves in order: what runs ends or can be resumed, what comes is sent away."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from http_service import COMPLETIONS
+from redis_server import ManagedRedis
+from session_stores import until
+from table_requests import PROMPT, expected, request
+from worker_servers import WorkerServer, answer, target_server
+
+from coordinator.admission import Limits
+from coordinator.generator import Generator
+from coordinator.http.app import create_app
+from coordinator.http.server import HttpServer
+from coordinator.metrics import Metrics
+from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
+from coordinator.session_store import open_session_store
+from paceline.channel import open_channel
+from paceline.client import Client
+from paceline.server import GrpcServer
+from paceline.v1 import coordinator_pb2 as pb
+from paceline.v1.coordinator_pb2_grpc import (
+    CoordinatorServiceStub,
+    add_CoordinatorServiceServicer_to_server,
+)
+from paceline.workers.pool import WorkerPool
+
+MAX_TOKENS = 400
+BODY = {"prompt": PROMPT, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
+TEXT = expected(request(max_tokens=MAX_TOKENS))
+RUNNING_S = 60.0
+
+
+@dataclass
+class Coordinator:
+    """Both front ends on a generator of their own."""
+
+    generator: Generator
+    http: HttpServer
+    grpc_address: str
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.http.port}", timeout=20)
+
+
+@asynccontextmanager
+async def coordinator(target: WorkerServer, redis_url: str = "") -> AsyncIterator[Coordinator]:
+    store = await open_session_store(redis_url)
+    pool = WorkerPool([target.address], [])
+    pool.start()
+    generator = Generator(pool, store, Metrics(), Limits())
+    await generator.load_tokenizer()
+    http = HttpServer(create_app(generator, Metrics()), "127.0.0.1", 0)
+    http.start()
+    servicer = CoordinatorServicer(generator)
+    server = GrpcServer(SERVICE_NAME, partial(add_CoordinatorServiceServicer_to_server, servicer))
+    port = await server.start("127.0.0.1", 0)
+    try:
+        yield Coordinator(generator, http, f"127.0.0.1:{port}")
+    finally:
+        await generator.drain(0)
+        await asyncio.gather(server.stop(0), http.stop())
+        await store.aclose()
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[WorkerServer]:
+    server = target_server()
+    await server.start()
+    yield server
+    await server.kill()
+
+
+def data_of(line: str) -> Any:
+    data = line.removeprefix("data: ")
+    return data if data == "[DONE]" else json.loads(data)
+
+
+async def read(
+    lines: AsyncIterator[str], at_least: int | None = None
+) -> tuple[list[int], str, list[Any]]:
+    """Tokens of a stream, up to its end or so many, with the last event's id and the documents."""
+    token_ids: list[int] = []
+    last_id, documents = "", []
+    async for line in lines:
+        if line.startswith("id: "):
+            last_id = line.removeprefix("id: ")
+        elif line.startswith("data: "):
+            documents.append(data_of(line))
+            choices = documents[-1].get("choices", []) if isinstance(documents[-1], dict) else []
+            token_ids += [id for choice in choices for id in choice["token_ids"]]
+            if at_least is not None and len(token_ids) >= at_least:
+                break
+    return token_ids, last_id, documents
+
+
+STREAM = {**BODY, "stream": True, "return_token_ids": True, "request_id": "mine"}
+
+
+async def test_what_runs_is_completed_while_what_comes_is_sent_away(target: WorkerServer) -> None:
+    async with (
+        coordinator(target) as leaving,
+        leaving.client as client,
+        open_channel(leaving.grpc_address) as channel,
+        client.stream("POST", COMPLETIONS, json=STREAM) as response,
+    ):
+        stub = CoordinatorServiceStub(channel)
+        parts = aiter(stub.Generate(pb.GenerateRequest(**BODY)))
+        first: pb.GenerateResponse = await anext(parts)
+        leaving.http.drain()
+        draining = asyncio.create_task(leaving.generator.drain(RUNNING_S))
+        await asyncio.sleep(0)
+        assert not leaving.generator.status().ready
+
+        health = await client.get("/health")
+        assert (health.status_code, health.headers["connection"]) == (200, "close")
+        ready = await client.get("/ready")
+        assert (ready.status_code, "draining" in ready.json()["reason"]) == (503, True)
+        refused = await client.post(COMPLETIONS, json=BODY)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.headers["x-should-retry"] == "true"
+        with pytest.raises(grpc.aio.AioRpcError, match="draining") as failure:
+            await stub.Generate(pb.GenerateRequest(**BODY)).read()
+        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+
+        token_ids, _, documents = await read(response.aiter_lines())
+        assert (token_ids, documents[-1]) == (TEXT, "[DONE]")
+        rest = [id async for part in parts for id in part.token_ids]
+        assert [*first.token_ids, *rest] == TEXT
+        await asyncio.wait_for(draining, 10)
+
+
+async def test_a_stream_that_is_cut_says_so_and_goes_on_at_another_coordinator(
+    target: WorkerServer, redis_server: ManagedRedis
+) -> None:
+    async with (
+        coordinator(target, redis_server.url) as leaving,
+        coordinator(target, redis_server.url) as other,
+        leaving.client as client,
+        other.client as other_client,
+    ):
+        async with client.stream("POST", COMPLETIONS, json=STREAM) as response:
+            lines = response.aiter_lines()
+            had, last_id, _ = await read(lines, at_least=1)
+            await leaving.generator.drain(0.0)
+            got, newer_id, documents = await read(lines)
+        assert documents[-1]["error"]["code"] == "draining"
+        token_ids = had + got
+        assert len(token_ids) < len(TEXT)
+
+        headers = {"last-event-id": newer_id or last_id}
+        async with other_client.stream(
+            "POST", COMPLETIONS, json=STREAM, headers=headers
+        ) as response:
+            rest, _, documents = await read(response.aiter_lines())
+        assert token_ids + rest == TEXT
+        assert documents[-1] == "[DONE]"
+
+
+async def test_a_whole_answer_that_is_cut_can_be_asked_for_again(target: WorkerServer) -> None:
+    async with coordinator(target) as leaving, leaving.client as client:
+        asking = asyncio.create_task(client.post(COMPLETIONS, json=BODY))
+        await until(lambda: target.load.num_sequences > 0)
+        await leaving.generator.drain(0.0)
+        cut = await asking
+        assert (cut.status_code, cut.json()["error"]["code"]) == (503, "draining")
+        assert cut.headers["x-should-retry"] == "true"
+
+
+async def test_a_grpc_client_goes_on_by_itself(
+    target: WorkerServer, redis_server: ManagedRedis
+) -> None:
+    async with (
+        coordinator(target, redis_server.url) as leaving,
+        coordinator(target, redis_server.url) as other,
+        Client(leaving.grpc_address, other.grpc_address) as client,
+    ):
+        token_ids: list[int] = []
+        async for part in client.generate(pb.GenerateRequest(**BODY)):
+            if not token_ids:
+                await leaving.generator.drain(0.0)
+            token_ids += part.token_ids
+        assert token_ids == TEXT
+
+
+async def test_a_request_that_is_being_admitted_is_waited_for(target: WorkerServer) -> None:
+    async with coordinator(target) as leaving:
+        asking = asyncio.create_task(answer(leaving.generator, request(max_tokens=20)))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(leaving.generator.drain(RUNNING_S), 10)
+        assert (await asking).token_ids == TEXT[:20]
+
+
+async def test_idle_connections_are_closed_at_once(target: WorkerServer) -> None:
+    async with coordinator(target) as leaving:
+        reader, writer = await asyncio.open_connection("127.0.0.1", leaving.http.port)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        said = await reader.readuntil(b'"ok"}')
+        assert b"200 OK" in said
+        assert b"connection: close" not in said
+        leaving.http.drain()
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
