@@ -13,7 +13,10 @@ from coordinator.http.server import HttpServer
 from coordinator.metrics import Metrics
 from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
 from coordinator.session_store import open_session_store
+from paceline.api_keys import OwnKey
+from paceline.channel import Access
 from paceline.server import STOP_GRACE_S, GrpcServer, run_service, until_signalled
+from paceline.server_security import ServerSecurity
 from paceline.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
 from paceline.workers.pool import WorkerPool
 
@@ -24,7 +27,10 @@ async def serve(settings: CoordinatorSettings) -> None:
     """Run until a signal, then until the running answers have ended."""
     metrics = Metrics()
     store = await open_session_store(settings.redis_url, watch=metrics.store_called)
-    pool = WorkerPool(settings.targets, settings.drafts)
+    security = ServerSecurity.of(settings)
+    key_file = settings.worker_api_key_file
+    access = Access(OwnKey(key_file) if key_file else None)
+    pool = WorkerPool(settings.targets, settings.drafts, access)
     limits = Limits(
         settings.max_running_requests,
         settings.max_waiting_requests,
@@ -32,14 +38,18 @@ async def serve(settings: CoordinatorSettings) -> None:
         settings.acceptance_rule,
     )
     generator = Generator(pool, store, metrics, limits)
+    servicer = CoordinatorServicer(generator, security.keys)
     server = GrpcServer(
         SERVICE_NAME,
-        partial(add_CoordinatorServiceServicer_to_server, CoordinatorServicer(generator)),
+        partial(add_CoordinatorServiceServicer_to_server, servicer),
+        security=security,
     )
     metrics.instruments.show_calls(server.calls)
     lag_task = asyncio.create_task(metrics.instruments.watch_loop())
     grpc_port = await server.start(settings.host, settings.grpc_port)
-    http = HttpServer(create_app(generator, metrics), settings.host, settings.http_port)
+    http = HttpServer(
+        create_app(generator, metrics, security.keys), settings.host, settings.http_port
+    )
     pool.start()
     http.start()
     tokenizer_task = asyncio.create_task(_become_ready(generator, server))

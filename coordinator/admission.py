@@ -255,4 +255,5 @@ def sequence_settings(
         num_logprobs=request.num_logprobs,
         acceptance_rule=AcceptanceRule[request.speculation.acceptance_rule.upper()],
         grammar=generation.grammar,
+        cache_salt=request.tenant,
     )

@@ -155,17 +155,16 @@ class Answering:
             self._store.append(lease, start, committed.token_ids[:num_kept])
         if start == len(generation.recorded_token_ids):
             self._store.place(lease, workers.placement)
-            if generation.request.session_id:
-                self._store.remember_affinity(generation.request.session_id, workers.placement)
+            if session := generation.request.session:
+                self._store.remember_affinity(session, workers.placement)
         if is_only and progress.finish_reason is not None:
             self._store.finish(lease, progress.finish_reason)
         if lease.lost:
             raise Unavailable("the request was resumed at another coordinator")
 
     async def _affinity(self, generation: Admitted) -> Placement | None:
-        if generation.request.session_id:
-            return await self._store.affinity(generation.request.session_id)
-        return None
+        session = generation.request.session
+        return await self._store.affinity(session) if session else None
 
 
 async def _score_prompt(

@@ -4,10 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from paceline.config import Address, Count, Port, ServiceSettings
+from paceline.config import Address, Count, Port
+from paceline.security_settings import SecuritySettings
 
 
-class CoordinatorSettings(ServiceSettings):
+class CoordinatorSettings(SecuritySettings):
     """Paceline coordinator: takes requests and runs the rounds between draft and target."""
 
     targets: Annotated[tuple[Address, ...], Field(min_length=1)]
@@ -26,6 +27,10 @@ class CoordinatorSettings(ServiceSettings):
     what the target alone says. `rejection` and `block` accept more at high temperatures and keep
     the law of the text, not the text."""
 
+    worker_api_key_file: str = ""
+    """File with the key that is shown to the workers, read anew for every connection. Empty: they
+    ask for none."""
+
     redis_url: str = ""
     """Where sessions are recorded, `redis://host:port/db`. Empty: in memory only."""
 
@@ -39,10 +44,6 @@ class CoordinatorSettings(ServiceSettings):
     drain_seconds: Annotated[float, Field(ge=0)] = 25.0
     """How long running answers may take to end when the coordinator is told to stop. Under the 30
     seconds after which Kubernetes kills a pod."""
-
-    host: str = "127.0.0.1"
-    """Address to listen on. The default admits this machine only, since requests are not
-    authenticated."""
 
     http_port: Port = 8000
     """Port of the OpenAI-compatible API; 0: any free one."""

@@ -45,7 +45,6 @@ from paceline.errors import Draining, InvalidRequest, NotFound, Overloaded, Unav
 from paceline.rounds import WorkerInfo
 from paceline.workers import WorkerLost
 from paceline.workers.pool import WorkerPool
-from paceline.workers.worker import fetch_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class Generator:
         while self._tokenizer is None:
             for worker in self._pool.ready_targets():
                 try:
-                    files = await fetch_tokenizer(worker.address)
+                    files = await worker.fetch_tokenizer()
                 except WorkerLost as error:
                     logger.warning("no tokenizer from %s: %s", worker.address, error)
                     continue
@@ -128,24 +127,26 @@ class Generator:
         request_id: str,
         resume_from: tuple[int, ...],
         expected: GenerationRequest | None = None,
+        tenant: str = "",
     ) -> Generation:
         """Go on with a recorded request, each choice behind the tokens that the client has of it.
 
-        It must be the one `expected`, if that is given. Raises `NotFound`, `InvalidRequest`,
-        `Overloaded` or `Unavailable`.
+        It must be the tenant's, and the one `expected`, if that is given. Raises `NotFound`,
+        `InvalidRequest`, `Overloaded` or `Unavailable`.
         """
         with self._metrics.admission(), self._room_for(min(len(resume_from), MAX_CHOICES)):
-            return await self._take_over(request_id, resume_from, expected)
+            return await self._take_over(request_id, resume_from, expected, tenant)
 
     async def _take_over(
         self,
         request_id: str,
         resume_from: tuple[int, ...],
         expected: GenerationRequest | None,
+        tenant: str,
     ) -> Generation:
         tokenizer, model = self._must_be_ready()
         # What is refused must not take the request away from whoever answers it.
-        recorded = _on_record(await self._store.look_up(request_id), request_id)
+        recorded = _on_record(await self._store.look_up(request_id), request_id, tenant)
         admitted = recorded.generation
         check_resume_from(resume_from, admitted, len(recorded.token_ids))
         text = ""
@@ -157,7 +158,7 @@ class Generator:
         prediction_token_ids = await encode_prediction(
             tokenizer, admitted.request, model.max_model_len
         )
-        resumption = _on_record(await self._store.takeover(request_id), request_id)
+        resumption = _on_record(await self._store.takeover(request_id), request_id, tenant)
         return Admitted(
             request=admitted.request,
             prompt_token_ids=admitted.prompt_token_ids,
@@ -285,7 +286,8 @@ class Generator:
             self._has_left()
 
 
-def _on_record(found: Resumption | None, request_id: str) -> Resumption:
-    if found is None:
+def _on_record(found: Resumption | None, request_id: str, tenant: str) -> Resumption:
+    """Whose a request is that somebody else asks for is not told, nor that there is one."""
+    if found is None or found.generation.request.tenant != tenant:
         raise NotFound(f"request_id: no request {shown(request_id)} is on record", "request_id")
     return found

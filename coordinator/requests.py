@@ -73,6 +73,8 @@ class GenerationRequest:
     """Of the tokens of the prompt too."""
     speculation: Speculation = Speculation()
     session_id: str = ""
+    tenant: str = ""
+    """Whose it is. Nothing that is kept of a tenant's answers serves another one."""
     response_schema: str = ""
     """JSON schema that the answer must meet, as text; empty: any text will do."""
     tools: tuple[Tool, ...] = ()
@@ -82,6 +84,12 @@ class GenerationRequest:
     """With `REQUIRED`: the one tool to be called, once; empty: any."""
     parallel_tool_calls: bool = True
     """Whether an answer may hold more than one call."""
+
+    @property
+    def session(self) -> str:
+        """The name of its conversation among those of all tenants; empty: it has none."""
+        in_tenant = self.tenant and self.session_id
+        return f"{self.tenant}/{self.session_id}" if in_tenant else self.session_id
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:

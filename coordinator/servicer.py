@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -16,8 +17,10 @@ from coordinator.requests import (
     SpeculativeStats,
 )
 from coordinator.scored_tokens import ScoredToken
+from paceline.api_keys import ApiKeys
 from paceline.errors import InvalidRequest, PacelineError, Unavailable
 from paceline.grpc_errors import status_of
+from paceline.grpc_keys import tenant_of
 from paceline.v1 import coordinator_pb2, coordinator_pb2_grpc, tokens_pb2
 
 SERVICE_NAME = "paceline.v1.CoordinatorService"
@@ -37,15 +40,17 @@ FINISH_REASONS = {
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """Serves one generator."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: Generator, keys: ApiKeys | None = None) -> None:
+        """`keys` say whose a request is; whoever has none of them does not get here."""
         self._generator = generator
+        self._keys = keys
 
     async def Generate(
         self, request: coordinator_pb2.GenerateRequest, context: ServicerContext
     ) -> AsyncIterator[coordinator_pb2.GenerateResponse]:
         """One answer or several; a client that goes away cancels them."""
         try:
-            generation = await self._admit(request)
+            generation = await self._admit(request, tenant_of(self._keys, context))
             is_first = True
             num_left = generation.request.n
             async with aclosing(self._generator.stream(generation)) as steps:
@@ -84,9 +89,9 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
             speculative_decoding=_stats(status.stats),
         )
 
-    async def _admit(self, message: coordinator_pb2.GenerateRequest) -> Generation:
+    async def _admit(self, message: coordinator_pb2.GenerateRequest, tenant: str) -> Generation:
         if not message.resume_from:
-            return await self._generator.prepare(request_of(message))
+            return await self._generator.prepare(replace(request_of(message), tenant=tenant))
         others = [field.name for field, _ in message.ListFields()]
         extra = [name for name in others if name not in ("request_id", "resume_from")]
         if extra:
@@ -95,7 +100,8 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
                 "is on record",
                 extra[0],
             )
-        return await self._generator.resume(message.request_id, tuple(message.resume_from))
+        resume_from = tuple(message.resume_from)
+        return await self._generator.resume(message.request_id, resume_from, tenant=tenant)
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from draft_service.servicer import SERVICE_NAME, DraftServicer
 from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.metrics import MetricsServer
 from paceline.server import GrpcServer, run_service, serve_worker
+from paceline.server_security import ServerSecurity
 from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
 
 logger = logging.getLogger("draft_service")
@@ -19,13 +20,15 @@ logger = logging.getLogger("draft_service")
 
 async def serve(settings: DraftSettings) -> None:
     """Run until a signal."""
+    security = ServerSecurity.of(settings)
     thread = device_thread("draft-device")
     drafter, info = thread.submit(make_drafter, settings).result()
     proposer = Proposer(drafter, settings.max_speculative_tokens, info.feature_size)
     worker = DeviceWorker(proposer, thread)
     metrics = DraftMetrics(worker, proposer.passes, info)
     servicer = DraftServicer(worker, info, metrics)
-    server = GrpcServer(SERVICE_NAME, partial(add_DraftServiceServicer_to_server, servicer))
+    add_service = partial(add_DraftServiceServicer_to_server, servicer)
+    server = GrpcServer(SERVICE_NAME, add_service, security=security)
     metrics.instruments.show_calls(server.calls)
     metrics_server = MetricsServer(metrics.instruments, settings.host, settings.metrics_port)
     logger.info("metrics on %s", metrics_server.url)

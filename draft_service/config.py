@@ -4,10 +4,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from paceline.config import Count, Port, ServiceSettings
+from paceline.config import Count, Port
+from paceline.security_settings import SecuritySettings
 
 
-class DraftSettings(ServiceSettings):
+class DraftSettings(SecuritySettings):
     """Paceline draft worker: proposes the next tokens cheaply."""
 
     drafter: Literal["suffix", "draft-model", "eagle", "medusa", "hybrid", "early-exit", "self"] = (
@@ -74,10 +75,6 @@ class DraftSettings(ServiceSettings):
     drain_seconds: Annotated[float, Field(ge=0)] = 5.0
     """How long running answers may go on with this draft when it is told to stop. Short, since
     they lose nothing but one round's drafts when it leaves them."""
-
-    host: str = "127.0.0.1"
-    """Address to listen on. The default admits this machine only, since the port is not
-    authenticated."""
 
     port: Port = 50071
     """gRPC port; 0: any free one."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc
 
+from paceline.api_keys import OwnKey
+
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """A prompt of a million tokens fits; anything larger is a mistake or an attack."""
 
@@ -43,3 +45,28 @@ def open_channel(address: str) -> grpc.aio.Channel:
             ("grpc.max_reconnect_backoff_ms", 2_000),
         ],
     )
+
+
+class Access:
+    """How a client gets at servers: the key that it shows, as its file has it now."""
+
+    def __init__(self, key: OwnKey | None = None) -> None:
+        self._key = key
+
+    async def look(self) -> None:
+        """Take over what has changed in the files, for the channels that are opened next."""
+        if self._key is not None:
+            await self._key.file.look()
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with every call."""
+        return () if self._key is None else (("authorization", self._key.authorization),)
+
+    def open_channel(self, address: str) -> grpc.aio.Channel:
+        """A channel to one server; connects when it is first used."""
+        return open_channel(address)
+
+
+PLAIN = Access()
+"""Shows nothing."""

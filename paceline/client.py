@@ -15,6 +15,7 @@ from typing import Self
 
 import grpc
 
+from paceline.api_keys import bearer
 from paceline.channel import open_channel
 from paceline.errors import NotFound, Unavailable
 from paceline.grpc_errors import error_of
@@ -37,9 +38,10 @@ FIRST_PAUSE_S = 0.2
 class Client:
     """Calls one coordinator, or any of several that share their records."""
 
-    def __init__(self, *addresses: str) -> None:
+    def __init__(self, *addresses: str, api_key: str = "") -> None:
         """`addresses` are `host:port` of coordinators of the same service, at least one."""
         self._channels = [open_channel(address) for address in addresses]
+        self._metadata = (("authorization", bearer(api_key)),) if api_key else ()
         self._current = 0
 
     async def __aenter__(self) -> Self:
@@ -54,7 +56,7 @@ class Client:
         Where a choice was complete before a stream broke, the very last part may be its last again,
         empty, to bring the usage.
 
-        Raises `InvalidRequest`, `NotFound`, `Overloaded` or `Unavailable`.
+        Raises `Unauthenticated`, `InvalidRequest`, `NotFound`, `Overloaded` or `Unavailable`.
         """
         first = GenerateRequest()
         first.CopyFrom(request)
@@ -63,7 +65,7 @@ class Client:
         num_received = list(request.resume_from) or [0] * (request.n or 1)
         finished: set[int] = set()
         while True:
-            call = self._stub().Generate(next_request)
+            call = self._stub().Generate(next_request, metadata=self._metadata)
             try:
                 async for response in call:
                     choice = response.choice
@@ -97,7 +99,7 @@ class Client:
         """The state of the service; raises `Unavailable`."""
         try:
             response: GetStatusResponse = await self._stub().GetStatus(
-                GetStatusRequest(), timeout=5
+                GetStatusRequest(), timeout=5, metadata=self._metadata
             )
         except grpc.aio.AioRpcError as failure:
             raise error_of(failure) from failure

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -25,6 +25,7 @@ from paceline.errors import InvalidConfig
 
 PREFIX = "PACELINE_"
 CONFIG_FILE_KEY = "PACELINE_CONFIG_FILE"
+API_KEY_KEY = "PACELINE_API_KEY"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -45,6 +46,9 @@ class Settings(BaseModel):
     """Base of every settings class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    other_keys: ClassVar[frozenset[str]] = frozenset()
+    """Variables that may be there and mean something to others."""
 
 
 class ServiceSettings(Settings):
@@ -129,6 +133,11 @@ def describe_settings(cls: type[Settings]) -> list[SettingDoc]:
     ]
 
 
+def api_key_of_user() -> str:
+    """The key that the user's commands show to servers; empty: none. Read from the environment."""
+    return os.environ.get(API_KEY_KEY, "").strip()
+
+
 def set_default_environment(values: Mapping[str, str]) -> None:
     """Set variables that libraries read, except those that are set already."""
     for key, text in values.items():
@@ -170,7 +179,7 @@ def _from_environment(cls: type[Settings]) -> dict[str, _Found]:
     fields = {_key(name): name for name in cls.model_fields}
     found: dict[str, _Found] = {}
     for key, text in os.environ.items():
-        if not key.startswith(PREFIX) or key == CONFIG_FILE_KEY:
+        if not key.startswith(PREFIX) or key in {CONFIG_FILE_KEY, *cls.other_keys}:
             continue
         if key not in fields:
             raise InvalidConfig(_unknown("environment variable", key, [*fields, CONFIG_FILE_KEY]))

@@ -3,6 +3,7 @@
     PacelineError
     ├── InvalidConfig          a setting, model or checkpoint is wrong; raised before listening
     ├── InvalidRequest         a request is wrong            400  INVALID_ARGUMENT
+    ├── Unauthenticated        no key, or an unknown one     401  UNAUTHENTICATED
     ├── NotFound               no such model or record       404  NOT_FOUND
     ├── Overloaded             no room now; try again        429  RESOURCE_EXHAUSTED
     └── Unavailable            no worker can answer          503  UNAVAILABLE
@@ -38,6 +39,10 @@ class InvalidRequest(PacelineError):
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+class Unauthenticated(PacelineError):
+    """The caller has not said who it is."""
 
 
 class NotFound(PacelineError):

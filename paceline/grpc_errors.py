@@ -2,10 +2,18 @@
 
 import grpc
 
-from paceline.errors import InvalidRequest, NotFound, Overloaded, PacelineError, Unavailable
+from paceline.errors import (
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PacelineError,
+    Unauthenticated,
+    Unavailable,
+)
 
 _STATUS: dict[type[PacelineError], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     NotFound: grpc.StatusCode.NOT_FOUND,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,

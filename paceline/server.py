@@ -20,7 +20,9 @@ from paceline.call_counts import CallCounts
 from paceline.channel import SERVER_OPTIONS
 from paceline.config import ServiceSettings, load_settings
 from paceline.errors import InvalidConfig
+from paceline.grpc_keys import KeyInterceptor
 from paceline.logs import configure_logging
+from paceline.server_security import OPEN, ServerSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +45,17 @@ class GrpcServer:
         service_name: str,
         add_service: Callable[[grpc.aio.Server], None],
         interceptors: Sequence["grpc.aio.ServerInterceptor[Any, Any]"] = (),
+        security: ServerSecurity = OPEN,
     ) -> None:
-        """`interceptors` see every call, of health and reflection too, the first one first."""
+        """`interceptors` see every call that `security` lets through, the first one first."""
         self._service_name = service_name
+        self._security = security
+        self._following: list[asyncio.Task[Any]] = []
         self.calls = CallCounts(service_name)
         """Those of our service."""
+        guards = [KeyInterceptor(security.keys)] if security.keys else []
         self._server = grpc.aio.server(
-            interceptors=(self.calls, *interceptors), options=SERVER_OPTIONS
+            interceptors=(self.calls, *guards, *interceptors), options=SERVER_OPTIONS
         )
         self._health = cast(Any, health).aio.HealthServicer()
         add_service(self._server)
@@ -66,6 +72,7 @@ class GrpcServer:
             message = f"port: cannot listen on {host}:{port}; expected a free port of this host."
             raise InvalidConfig(message) from error
         await self._server.start()
+        self._following = self._security.follow()
         return bound
 
     async def set_ready(self, is_ready: bool) -> None:
@@ -74,6 +81,8 @@ class GrpcServer:
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give running ones `grace_s` seconds, then end them."""
+        for task in self._following:
+            task.cancel()
         await self._server.stop(grace_s)
 
 

@@ -12,6 +12,7 @@ from paceline.engine.worker_model import WorkerModel, build_worker_model
 from paceline.metrics import MetricsServer
 from paceline.rounds import WorkerInfo
 from paceline.server import GrpcServer, run_service, serve_worker
+from paceline.server_security import ServerSecurity
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetSettings
 from target_service.metrics import TargetMetrics
@@ -23,6 +24,7 @@ logger = logging.getLogger("target_service")
 
 async def serve(settings: TargetSettings) -> None:
     """Run until a signal."""
+    security = ServerSecurity.of(settings)
     thread = device_thread("target-device")
     loaded = thread.submit(
         build_worker_model,
@@ -39,7 +41,8 @@ async def serve(settings: TargetSettings) -> None:
     info = _info(loaded, verifier, settings)
     metrics = TargetMetrics(worker, verifier.passes, loaded.model.kv_cache, info)
     servicer = TargetServicer(worker, info, loaded.tokenizer_files, metrics)
-    server = GrpcServer(SERVICE_NAME, partial(add_TargetServiceServicer_to_server, servicer))
+    add_service = partial(add_TargetServiceServicer_to_server, servicer)
+    server = GrpcServer(SERVICE_NAME, add_service, security=security)
     metrics.instruments.show_calls(server.calls)
     metrics_server = MetricsServer(metrics.instruments, settings.host, settings.metrics_port)
     logger.info("metrics on %s", metrics_server.url)

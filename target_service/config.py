@@ -4,10 +4,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from paceline.config import Count, Port, ServiceSettings
+from paceline.config import Count, Port
+from paceline.security_settings import SecuritySettings
 
 
-class TargetSettings(ServiceSettings):
+class TargetSettings(SecuritySettings):
     """Paceline target worker: the model whose answers are wanted."""
 
     model: str = ""
@@ -59,10 +60,6 @@ class TargetSettings(ServiceSettings):
     """How long running answers may go on here when the worker is told to stop. Those that have not
     ended then go on at another target, which has to read them anew. Under the 30 seconds after
     which Kubernetes kills a pod."""
-
-    host: str = "127.0.0.1"
-    """Address to listen on. The default admits this machine only, since the port is not
-    authenticated."""
 
     port: Port = 50061
     """gRPC port; 0: any free one."""

@@ -56,6 +56,8 @@ class FakeCoordinator(ThreadingHTTPServer):
         self.num_stalls = 0
         """So many answers wait behind the last piece until the client goes."""
         self.bodies: list[dict[str, Any]] = []
+        self.authorizations: list[str | None] = []
+        """Of all requests, in order."""
         self.drafter = "suffix"
         self.speculation: dict[str, Any] = SPECULATION
 
@@ -89,6 +91,7 @@ class Handler(BaseHTTPRequestHandler):
         """Keep the test's output clean."""
 
     def do_GET(self) -> None:
+        self.server.authorizations.append(self.headers["authorization"])
         documents: dict[str, dict[str, Any]] = {
             "/v1/models": {"data": [{"id": "tiny"}]},
             "/status": self.server.status(),
@@ -96,6 +99,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send_json(200, documents[self.path])
 
     def do_POST(self) -> None:
+        self.server.authorizations.append(self.headers["authorization"])
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.bodies.append(body)
         if body["max_tokens"] == 13:

@@ -29,6 +29,7 @@ from paceline.engine.table_tokenizer import table_tokenizer_files
 from paceline.engine.tokenizer_files import tokenizer_digest
 from paceline.rounds import WorkerInfo, WorkerLoad
 from paceline.server import GrpcServer
+from paceline.server_security import OPEN
 from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from paceline.workers.pool import WorkerPool
@@ -62,6 +63,7 @@ class WorkerServer:
 
     def __init__(self, build: Build) -> None:
         self._build = build
+        self.security = OPEN
         self._port = 0
         self._server: GrpcServer | None = None
         self._stepper: Stepper[Any, Any]
@@ -77,6 +79,11 @@ class WorkerServer:
         """The state of the worker that runs now."""
         return self._stepper.load
 
+    @property
+    def kv_cache(self) -> Any:
+        """Of a target that runs now."""
+        return self._stepper._model.kv_cache  # type: ignore[attr-defined]
+
     def take_address_of(self, other: "WorkerServer") -> None:
         """Be started where that one was."""
         self._port = other._port
@@ -85,7 +92,7 @@ class WorkerServer:
         self._stepper, add_to = self._build()
         self._worker = DeviceWorker(self._stepper, device_thread("device"))
         self._add_service = add_to(self._worker)
-        self._server = GrpcServer("worker", self._add_service)
+        self._server = GrpcServer("worker", self._add_service, security=self.security)
         self._port = await self._server.start("127.0.0.1", self._port)
         self._worker.start()
 

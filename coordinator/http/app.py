@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 
 from coordinator.http import errors, generation
 from coordinator.http.answers import speculative_decoding
+from coordinator.http.authentication import Authentication
 from coordinator.http.generation import TextGenerator
 from coordinator.http.openapi import description
 from coordinator.http.request_ids import RequestIds
@@ -15,13 +16,19 @@ from coordinator.http.response_counts import ResponseCounts
 from coordinator.http.wire import ClientGone, json_response
 from coordinator.metrics import Metrics
 from paceline import __version__
+from paceline.api_keys import ApiKeys
 from paceline.errors import NotFound, PacelineError, shown
 from paceline.rounds import PROTOCOL_MAJOR, PROTOCOL_MINOR
 
 
-def create_app(generator: TextGenerator, metrics: Metrics) -> FastAPI:
-    """An application that answers with this generator and shows these metrics."""
+def create_app(generator: TextGenerator, metrics: Metrics, keys: ApiKeys | None = None) -> FastAPI:
+    """An application that answers with this generator and shows these metrics.
+
+    With `keys` whoever asks for more than how it is has to show one.
+    """
     app = FastAPI(title="Paceline", version=__version__, openapi_url=None)
+    if keys is not None:
+        app.add_middleware(Authentication, keys=keys)
     app.add_middleware(RequestIds)
     app.add_middleware(ResponseCounts, metrics)
     app.add_exception_handler(PacelineError, errors.paceline_error)

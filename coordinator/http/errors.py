@@ -20,6 +20,7 @@ from paceline.errors import (
     NotFound,
     Overloaded,
     PacelineError,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -46,6 +47,8 @@ class Problem:
         match error:
             case InvalidRequest(message=message, field=field):
                 return cls(400, message, "invalid_request_error", field)
+            case Unauthenticated(message=message):
+                return cls(401, message, "invalid_request_error", None, "invalid_api_key")
             case NotFound(message=message, field=field):
                 code = "model_not_found" if field == "model" else "not_found"
                 return cls(404, message, "invalid_request_error", field, code)

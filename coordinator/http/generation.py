@@ -7,12 +7,14 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from coordinator.http.answers import CHAT, COMPLETION, Answer, Api
+from coordinator.http.authentication import tenant_of
 from coordinator.http.chat_body import ChatCompletionBody
 from coordinator.http.chunks import Chunks
 from coordinator.http.completion_body import CompletionBody
@@ -42,6 +44,7 @@ class TextGenerator(Protocol):
         request_id: str,
         resume_from: tuple[int, ...],
         expected: GenerationRequest | None = None,
+        tenant: str = "",
     ) -> Generation:
         """Go on with a recorded request, or raise a PacelineError."""
         ...
@@ -75,7 +78,8 @@ async def _respond(
 ) -> Response:
     _check_model(generator, body.model)
     resume_from = resumed_from(request, body)
-    answering = _Answering(generator, api, body, body.to_request(uuid.uuid4().hex), resume_from)
+    asked = replace(body.to_request(uuid.uuid4().hex), tenant=tenant_of(request))
+    answering = _Answering(generator, api, body, asked, resume_from)
     headers = _store_headers(generator.status())
     if body.stream:
         return EventStream(answering.events(), headers)
@@ -115,7 +119,10 @@ class _Answering:
         else:
             with naming_the_header():
                 generation = await self._generator.resume(
-                    self._request.request_id, self._resume_from, self._request
+                    self._request.request_id,
+                    self._resume_from,
+                    self._request,
+                    self._request.tenant,
                 )
             num_committed = [*self._resume_from]
         chunks = Chunks(self._answer(generation), self._body.include_usage)

@@ -28,23 +28,26 @@ def description() -> dict[str, Any]:
         "paths": {
             "/v1/chat/completions": _generation("chatCompletion", ChatCompletionBody, "Chat"),
             "/v1/completions": _generation("completion", CompletionBody, "Completion"),
-            "/v1/models": _get("models", {"200": _json("ModelList")}),
+            "/v1/models": _get("models", {"200": _json("ModelList"), "401": _json("Error")}),
             "/v1/models/{model}": {
                 "parameters": [{"name": "model", "in": "path", "required": True, "schema": TEXT}],
-                **_get("model", {"200": _json("Model"), "404": _json("Error")}),
+                **_get("model", {"200": _json("Model"), **_errors("401", "404")}),
             },
             "/health": _get("health", {"200": _json("Health")}),
             "/ready": _get("ready", {"200": _json("Readiness"), "503": _json("Readiness")}),
-            "/status": _get("status", {"200": _json("Status")}),
+            "/status": _get("status", {"200": _json("Status"), "401": _json("Error")}),
             "/version": _get("version", {"200": _json("Version")}),
             "/metrics": _get("metrics", {"200": _content({"text/plain": {"schema": TEXT}})}),
             "/openapi.json": _get("openapi", {"200": _content({_JSON: {"schema": OBJECT}})}),
         },
-        "components": {"schemas": schemas},
+        "components": {"schemas": schemas, "securitySchemes": _KEYS},
     }
 
 
 _JSON = "application/json"
+_KEYS: Schema = {
+    "key": {"type": "http", "scheme": "bearer", "description": "Where the service asks for keys."}
+}
 
 
 def _generation(operation_id: str, body: type[Strict], answer: str) -> Schema:
@@ -68,7 +71,7 @@ def _generation(operation_id: str, body: type[Strict], answer: str) -> Schema:
         "200": _content(contents),
         "429": _json("Error", _RETRY_HEADERS),
         "503": _json("Error", _RETRY_HEADERS),
-        **{status: _json("Error") for status in ("400", "404", "413", "415", "500")},
+        **_errors("400", "401", "404", "413", "415", "500"),
     }
     request_body = {"required": True, "content": {_JSON: {"schema": _ref(body.__name__)}}}
     last_event = {
@@ -89,6 +92,10 @@ def _generation(operation_id: str, body: type[Strict], answer: str) -> Schema:
 
 def _get(operation_id: str, responses: Schema) -> Schema:
     return {"get": {"operationId": operation_id, "responses": responses}}
+
+
+def _errors(*statuses: str) -> Schema:
+    return {status: _json("Error") for status in statuses}
 
 
 def _ref(name: str) -> Schema:

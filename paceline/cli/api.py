@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import httpx
 
+from paceline.api_keys import bearer
 from paceline.errors import PacelineError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -79,13 +80,14 @@ class Answer:
 class CoordinatorApi:
     """A running coordinator. A context manager."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str = "") -> None:
         url = url if "://" in url else f"http://{url}"
         self._url = url.rstrip("/").removesuffix("/v1")
         try:
             host = httpx.URL(self._url).host
             self._client = httpx.Client(
                 base_url=self._url,
+                headers={"authorization": bearer(api_key)} if api_key else {},
                 # Between two tokens there may be any amount of time: a long prompt, a full queue.
                 timeout=httpx.Timeout(CONNECT_TIMEOUT_S, read=None),
                 # A proxy would not find this machine's own port.

@@ -4,12 +4,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from paceline.config import Count, LogLevel, Port, Settings
+from paceline.config import API_KEY_KEY, Count, LogLevel, Port, Settings
 from paceline.heads.shipped import shipped_head
 
 
 class ServeSettings(Settings):
     """Start Redis, target, draft and coordinator as processes of this machine."""
+
+    other_keys = frozenset({API_KEY_KEY})
 
     model: str = ""
     """Hugging Face id or directory of the model that answers, or `table:<seed>` for the table model

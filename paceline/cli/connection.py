@@ -28,9 +28,10 @@ def connect(url: str | None, server: ServerOptions) -> Iterator[Connection]:
 
     An `ApiError` that leaves the context gives way to the reason, if that is a dead process.
     """
+    api_key = server.api_key(url)
     if url is not None:
         server.refuse_with_url()
-        with CoordinatorApi(url) as api:
+        with CoordinatorApi(url, api_key) as api:
             yield Connection(api, url, check=_nothing)
         return
     settings = server.read_for_one_command()

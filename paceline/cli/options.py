@@ -7,9 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from paceline.api_keys import OwnKey
 from paceline.cli.config import ServeSettings
 from paceline.cli.head_check import check_heads
-from paceline.config import CONFIG_FILE_KEY, SettingDoc, describe_settings, read_settings
+from paceline.config import (
+    API_KEY_KEY,
+    CONFIG_FILE_KEY,
+    SettingDoc,
+    api_key_of_user,
+    describe_settings,
+    read_settings,
+)
 from paceline.errors import InvalidConfig
 
 SERVER_ESSENTIALS = (
@@ -31,6 +39,15 @@ NumSpeculativeTokens = Annotated[
     typer.Option(help="Drafts per round, instead of as many as pay.", min=0),
 ]
 NoSpeculation = Annotated[bool, typer.Option("--no-speculation", help="Plain decoding.")]
+ApiKeyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-file",
+        metavar="file",
+        help=f"File with the API key for --url; the key itself may be in {API_KEY_KEY}.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
@@ -41,6 +58,8 @@ class ServerOptions:
     texts: dict[str, str] = field(default_factory=dict)
     """Field of `ServeSettings` to text."""
     config_file: str | None = None
+    api_key_file: str | None = None
+    """Of a server that is running."""
 
     def read(self) -> ServeSettings:
         """With environment and file; raises `InvalidConfig`, also for a head of another kind."""
@@ -52,6 +71,12 @@ class ServerOptions:
         """As `read`, on any free ports: another server may be running on the usual ones."""
         return self.read().model_copy(update={"http_port": 0, "grpc_port": 0})
 
+    def api_key(self, url: str | None) -> str:
+        """The key for the server at `url`; raises `InvalidConfig` for one without a server."""
+        if url is None and self.api_key_file is not None:
+            raise InvalidConfig("--api-key-file is for the server at --url, which was not given")
+        return api_key(self.api_key_file)
+
     def refuse_with_url(self) -> None:
         """Raise `InvalidConfig` if anything was typed although the server is already running."""
         for name in [*self.texts, *(["config"] if self.config_file else [])]:
@@ -59,6 +84,11 @@ class ServerOptions:
                 f"--{name.replace('_', '-')} contradicts --url: it is for a server that this "
                 "command starts itself"
             )
+
+
+def api_key(file: str | None) -> str:
+    """The key that was given, in a file or the environment; empty: none."""
+    return OwnKey(file).file.value if file else api_key_of_user()
 
 
 def speculation(num_speculative_tokens: int | None, off: bool) -> dict[str, Any] | None:
@@ -87,13 +117,16 @@ def with_server_options(
     options.append(
         _option("config", "--config", "file", f"TOML file; also {CONFIG_FILE_KEY}.", panel)
     )
+    if panel is not None:  # the command may talk to another server as well
+        options.append(_keyword("api_key_file", ApiKeyFile))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**values: Any) -> None:
             config_file = values.pop("config")
+            api_key_file = values.pop("api_key_file", None)
             texts = {doc.field: values.pop(doc.field) for doc in docs}
             given = {name: text for name, text in texts.items() if text is not None}
-            command(**values, server=ServerOptions(given, config_file))
+            command(**values, server=ServerOptions(given, config_file, api_key_file))
 
         own = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -128,6 +161,10 @@ def _option(
         str | None,
         typer.Option(option, metavar=metavar, help=text, rich_help_panel=panel, show_default=False),
     ]
+    return _keyword(name, annotation)
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )

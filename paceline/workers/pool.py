@@ -8,24 +8,28 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from paceline.channel import PLAIN, Access
 from paceline.rounds import WorkerInfo
-from paceline.workers.worker import RoleTotals, UnfitWorker, Worker
+from paceline.workers.connections import RoleTotals
+from paceline.workers.worker import UnfitWorker, Worker
 
 
 class WorkerPool:
     """Workers, connected as far as they can be reached."""
 
-    def __init__(self, targets: Sequence[str], drafts: Sequence[str]) -> None:
+    def __init__(
+        self, targets: Sequence[str], drafts: Sequence[str], access: Access = PLAIN
+    ) -> None:
         self._changed = asyncio.Event()
         self.totals = {"target": RoleTotals(), "draft": RoleTotals()}
         """By role."""
         changed = self._changed.set
         self.targets = [
-            Worker(address, "target", self._check_target, changed, self.totals["target"])
+            Worker(address, "target", self._check_target, changed, self.totals["target"], access)
             for address in targets
         ]
         self.drafts = [
-            Worker(address, "draft", self._check_draft, changed, self.totals["draft"])
+            Worker(address, "draft", self._check_draft, changed, self.totals["draft"], access)
             for address in drafts
         ]
         self.model: WorkerInfo | None = None

@@ -7,85 +7,31 @@ rounds, and begins again with growing pauses when that breaks.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
-from paceline.channel import open_channel
-from paceline.rounds import (
-    PROTOCOL_MAJOR,
-    ProposeResult,
-    ProposeRound,
-    VerifyResult,
-    VerifyRound,
-    WorkerInfo,
-    WorkerLoad,
-)
-from paceline.v1 import draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
-from paceline.wire import (
-    info_from_wire,
-    load_from_wire,
-    propose_result_from_wire,
-    propose_round_to_wire,
-    verify_result_from_wire,
-    verify_round_to_wire,
+from paceline.channel import PLAIN, Access
+from paceline.rounds import PROTOCOL_MAJOR, WorkerInfo, WorkerLoad
+from paceline.workers.connections import (
+    RoleTotals,
+    Traffic,
+    connect,
+    fetch_tokenizer,
 )
 from paceline.workers.round_client import RoundClient, WorkerLost
 
 logger = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 DRAINING = "it shuts down, and goes on with the sequences that it has"
 
 
-@dataclass(slots=True)
-class RoleTotals:
-    """What the workers of a role have come to, those too that are gone: it never falls."""
-
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    num_lost: int = 0
-    """Streams that broke."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Bytes of the messages of rounds, both ways, as protobuf writes them: frames not counted."""
-
-    totals: RoleTotals
-    sent_bytes: int = 0
-    received_bytes: int = 0
-
-    def sent(self, message: Any) -> Any:
-        """Count a message that goes out, and hand it on."""
-        num_bytes = message.ByteSize()
-        self.sent_bytes += num_bytes
-        self.totals.sent_bytes += num_bytes
-        return message
-
-    def received(self, message: Any) -> Any:
-        """Count a message that has come, and hand it on."""
-        num_bytes = message.ByteSize()
-        self.received_bytes += num_bytes
-        self.totals.received_bytes += num_bytes
-        return message
-
-
 class UnfitWorker(Exception):
     """The worker works, but not for us: another protocol, model or tokenizer."""
-
-
-class _Connection(Protocol):
-    """What differs between the two services."""
-
-    async def get_info(self) -> WorkerInfo: ...
-
-    def open_stream(self, traffic: Traffic) -> "RoundClient[Any, Any]": ...
 
 
 class Worker:
@@ -98,9 +44,11 @@ class Worker:
         check: Callable[[WorkerInfo], None],
         on_change: Callable[[], None],
         totals: RoleTotals,
+        access: Access = PLAIN,
     ) -> None:
         """`check` raises `UnfitWorker` when a worker of this description cannot be used."""
         self.address = address
+        self._access = access
         self.role = role
         self.info: WorkerInfo | None = None
         self.reason = "not connected yet"
@@ -160,6 +108,10 @@ class Worker:
         if self._rounds is not None:
             self._rounds.close_sequence(sequence_id)
 
+    async def fetch_tokenizer(self) -> list[tuple[str, bytes]]:
+        """The files of a target's tokenizer; raises `WorkerLost`."""
+        return await fetch_tokenizer(self.address, self._access)
+
     def check_again(self) -> None:
         """What it has to fit has changed: leave it if it does not any more."""
         if self._stay is None or self.info is None or not self.is_ready:
@@ -173,9 +125,10 @@ class Worker:
     async def _stay_connected(self) -> None:
         pause = FIRST_PAUSE_S
         while True:
-            channel = open_channel(self.address)
+            await self._access.look()
+            channel = self._access.open_channel(self.address)
             try:
-                connection = _connect(self.role, channel)
+                connection = connect(self.role, channel, self._access)
                 self.info = await connection.get_info()
                 _check_protocol(self.info)
                 self._check(self.info)
@@ -213,80 +166,9 @@ class Worker:
         self._on_change()
 
 
-class _TargetConnection:
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._stub = target_pb2_grpc.TargetServiceStub(channel)
-
-    async def get_info(self) -> WorkerInfo:
-        request = target_pb2.TargetServiceGetInfoRequest()
-        response = await self._stub.GetInfo(request, timeout=CONNECT_TIMEOUT_S)
-        return info_from_wire(response.info)
-
-    def open_stream(self, traffic: Traffic) -> RoundClient[VerifyRound, VerifyResult]:
-        return RoundClient(
-            self._stub.Verify(),
-            verify_round_to_wire,
-            lambda rounds, closed: traffic.sent(_write_verify(rounds, closed)),
-            lambda response: _read_verify(traffic.received(response)),
-        )
-
-
-class _DraftConnection:
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._stub = draft_pb2_grpc.DraftServiceStub(channel)
-
-    async def get_info(self) -> WorkerInfo:
-        request = draft_pb2.DraftServiceGetInfoRequest()
-        response = await self._stub.GetInfo(request, timeout=CONNECT_TIMEOUT_S)
-        return info_from_wire(response.info)
-
-    def open_stream(self, traffic: Traffic) -> RoundClient[ProposeRound, ProposeResult]:
-        return RoundClient(
-            self._stub.Propose(),
-            propose_round_to_wire,
-            lambda rounds, closed: traffic.sent(_write_propose(rounds, closed)),
-            lambda response: _read_propose(traffic.received(response)),
-        )
-
-
-async def fetch_tokenizer(address: str) -> list[tuple[str, bytes]]:
-    """The files of a target's tokenizer; raises `WorkerLost`."""
-    files: dict[str, bytes] = {}
-    async with open_channel(address) as channel:
-        stub = target_pb2_grpc.TargetServiceStub(channel)
-        try:
-            async for part in stub.GetTokenizer(target_pb2.GetTokenizerRequest(), timeout=60):
-                files[part.name] = files.get(part.name, b"") + part.data
-        except grpc.aio.AioRpcError as error:
-            raise WorkerLost(f"{error.code().name}: {error.details()}") from error
-    return list(files.items())
-
-
-def _connect(role: str, channel: grpc.aio.Channel) -> _Connection:
-    return _TargetConnection(channel) if role == "target" else _DraftConnection(channel)
-
-
 def _check_protocol(info: WorkerInfo) -> None:
     if info.protocol_major != PROTOCOL_MAJOR:
         raise UnfitWorker(
             f"protocol_major is {info.protocol_major}; expected {PROTOCOL_MAJOR} "
             f"(the worker runs version {info.version})"
         )
-
-
-def _write_verify(rounds: Sequence[Any], closed: Sequence[str]) -> Any:
-    return target_pb2.VerifyRequest(rounds=rounds, closed_sequence_ids=closed)
-
-
-def _read_verify(response: Any) -> tuple[list[VerifyResult], WorkerLoad]:
-    results = [verify_result_from_wire(message) for message in response.results]
-    return results, load_from_wire(response.load)
-
-
-def _write_propose(rounds: Sequence[Any], closed: Sequence[str]) -> Any:
-    return draft_pb2.ProposeRequest(rounds=rounds, closed_sequence_ids=closed)
-
-
-def _read_propose(response: Any) -> tuple[list[ProposeResult], WorkerLoad]:
-    results = [propose_result_from_wire(message) for message in response.results]
-    return results, load_from_wire(response.load)

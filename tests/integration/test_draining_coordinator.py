@@ -3,74 +3,26 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 from http_service import COMPLETIONS
 from redis_server import ManagedRedis
 from session_stores import until
 from table_requests import PROMPT, expected, request
+from whole_coordinator import coordinator
 from worker_servers import WorkerServer, answer, target_server
 
-from coordinator.admission import Limits
-from coordinator.generator import Generator
-from coordinator.http.app import create_app
-from coordinator.http.server import HttpServer
-from coordinator.metrics import Metrics
-from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
-from coordinator.session_store import open_session_store
 from paceline.channel import open_channel
 from paceline.client import Client
-from paceline.server import GrpcServer
 from paceline.v1 import coordinator_pb2 as pb
-from paceline.v1.coordinator_pb2_grpc import (
-    CoordinatorServiceStub,
-    add_CoordinatorServiceServicer_to_server,
-)
-from paceline.workers.pool import WorkerPool
+from paceline.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 
 MAX_TOKENS = 400
 BODY = {"prompt": PROMPT, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
 TEXT = expected(request(max_tokens=MAX_TOKENS))
 RUNNING_S = 60.0
-
-
-@dataclass
-class Coordinator:
-    """Both front ends on a generator of their own."""
-
-    generator: Generator
-    http: HttpServer
-    grpc_address: str
-
-    @property
-    def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.http.port}", timeout=20)
-
-
-@asynccontextmanager
-async def coordinator(target: WorkerServer, redis_url: str = "") -> AsyncIterator[Coordinator]:
-    store = await open_session_store(redis_url)
-    pool = WorkerPool([target.address], [])
-    pool.start()
-    generator = Generator(pool, store, Metrics(), Limits())
-    await generator.load_tokenizer()
-    http = HttpServer(create_app(generator, Metrics()), "127.0.0.1", 0)
-    http.start()
-    servicer = CoordinatorServicer(generator)
-    server = GrpcServer(SERVICE_NAME, partial(add_CoordinatorServiceServicer_to_server, servicer))
-    port = await server.start("127.0.0.1", 0)
-    try:
-        yield Coordinator(generator, http, f"127.0.0.1:{port}")
-    finally:
-        await generator.drain(0)
-        await asyncio.gather(server.stop(0), http.stop())
-        await store.aclose()
 
 
 @pytest.fixture
@@ -109,7 +61,7 @@ STREAM = {**BODY, "stream": True, "return_token_ids": True, "request_id": "mine"
 
 async def test_what_runs_is_completed_while_what_comes_is_sent_away(target: WorkerServer) -> None:
     async with (
-        coordinator(target) as leaving,
+        coordinator([target]) as leaving,
         leaving.client as client,
         open_channel(leaving.grpc_address) as channel,
         client.stream("POST", COMPLETIONS, json=STREAM) as response,
@@ -145,8 +97,8 @@ async def test_a_stream_that_is_cut_says_so_and_goes_on_at_another_coordinator(
     target: WorkerServer, redis_server: ManagedRedis
 ) -> None:
     async with (
-        coordinator(target, redis_server.url) as leaving,
-        coordinator(target, redis_server.url) as other,
+        coordinator([target], redis_url=redis_server.url) as leaving,
+        coordinator([target], redis_url=redis_server.url) as other,
         leaving.client as client,
         other.client as other_client,
     ):
@@ -169,7 +121,7 @@ async def test_a_stream_that_is_cut_says_so_and_goes_on_at_another_coordinator(
 
 
 async def test_a_whole_answer_that_is_cut_can_be_asked_for_again(target: WorkerServer) -> None:
-    async with coordinator(target) as leaving, leaving.client as client:
+    async with coordinator([target]) as leaving, leaving.client as client:
         asking = asyncio.create_task(client.post(COMPLETIONS, json=BODY))
         await until(lambda: target.load.num_sequences > 0)
         await leaving.generator.drain(0.0)
@@ -182,8 +134,8 @@ async def test_a_grpc_client_goes_on_by_itself(
     target: WorkerServer, redis_server: ManagedRedis
 ) -> None:
     async with (
-        coordinator(target, redis_server.url) as leaving,
-        coordinator(target, redis_server.url) as other,
+        coordinator([target], redis_url=redis_server.url) as leaving,
+        coordinator([target], redis_url=redis_server.url) as other,
         Client(leaving.grpc_address, other.grpc_address) as client,
     ):
         token_ids: list[int] = []
@@ -195,7 +147,7 @@ async def test_a_grpc_client_goes_on_by_itself(
 
 
 async def test_a_request_that_is_being_admitted_is_waited_for(target: WorkerServer) -> None:
-    async with coordinator(target) as leaving:
+    async with coordinator([target]) as leaving:
         asking = asyncio.create_task(answer(leaving.generator, request(max_tokens=20)))
         await asyncio.sleep(0)
         await asyncio.wait_for(leaving.generator.drain(RUNNING_S), 10)
@@ -203,7 +155,7 @@ async def test_a_request_that_is_being_admitted_is_waited_for(target: WorkerServ
 
 
 async def test_idle_connections_are_closed_at_once(target: WorkerServer) -> None:
-    async with coordinator(target) as leaving:
+    async with coordinator([target]) as leaving:
         reader, writer = await asyncio.open_connection("127.0.0.1", leaving.http.port)
         writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         said = await reader.readuntil(b'"ok"}')
