@@ -66,6 +66,18 @@ def hit(cache: Cache, token_ids: list[int], salt: str = "") -> int:
     return num_tokens
 
 
+def test_what_is_looked_up_found_and_forgotten_is_counted() -> None:
+    cache = new_cache(num_cells=len(TEXT) // CELL_SIZE)
+    cache.release(computed(cache, TEXT))
+    assert (cache.num_queried_tokens, cache.num_hit_tokens) == (len(TEXT), 0)
+    assert cache.num_retained == len(TEXT)
+    cache.release(cache.open([*TEXT, 9], salt=""))
+    assert (cache.num_queried_tokens, cache.num_hit_tokens) == (2 * len(TEXT) + 1, len(TEXT))
+    assert cache.num_evictions == 0
+    assert cache.reserve(cache.open([7] * 20, salt=""), len(TEXT))
+    assert (cache.num_evictions, cache.num_retained) == (1, 0)
+
+
 def test_a_running_sequence_is_found_and_copied() -> None:
     cache = new_cache()
     first = computed(cache, TEXT)
