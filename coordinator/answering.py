@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from coordinator.admission import Admitted, sequence_settings
 from coordinator.decode_loop import Committed, decode
@@ -163,8 +164,10 @@ class Answering:
             raise Unavailable("the request was resumed at another coordinator")
 
     async def _affinity(self, generation: Admitted) -> Placement | None:
+        """Where the session was last. This is a new answer: other numerics change nothing of it."""
         session = generation.request.session
-        return await self._store.affinity(session) if session else None
+        last = await self._store.affinity(session) if session else None
+        return last and replace(last, numerics="")
 
 
 async def _score_prompt(

@@ -4,18 +4,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from paceline.config import Address, Count, Port
+from paceline.config import Count, Port
 from paceline.security_settings import SecuritySettings
+from paceline.workers.discovery.source_names import SourceName
 
 
 class CoordinatorSettings(SecuritySettings):
     """Paceline coordinator: takes requests and runs the rounds between draft and target."""
 
-    targets: Annotated[tuple[Address, ...], Field(min_length=1)]
-    """Addresses of the target workers, `host:port`."""
+    targets: Annotated[tuple[SourceName, ...], Field(min_length=1)]
+    """Where the target workers are. Each entry is one worker (`host:port` or `unix:path`), all
+    addresses of a name (`dns:///name:port`), or all pods of a Service
+    (`kubernetes://[namespace/]service[:port]`, or `kubernetes://[namespace][:port]?selector=…` for
+    the Services with these labels), which are followed as they come and go."""
 
-    drafts: tuple[Address, ...] = ()
-    """Addresses of the draft workers. None: plain decoding."""
+    drafts: tuple[SourceName, ...] = ()
+    """Where the draft workers are, written like `targets`. None: plain decoding."""
 
     num_speculative_tokens: Annotated[int, Field(ge=0, le=64)] = 15
     """Most drafts per round; how many are verified follows from how likely they are accepted and

@@ -39,7 +39,12 @@ from coordinator.requests import (
 )
 from coordinator.router import Router
 from coordinator.speculation_policies import SpeculationPolicies
-from coordinator.status import service_events, unready_reason, worker_statuses
+from coordinator.status import (
+    service_events,
+    source_statuses,
+    unready_reason,
+    worker_statuses,
+)
 from coordinator.tokenizer import Tokenizer
 from paceline.errors import Draining, InvalidRequest, NotFound, Overloaded, Unavailable, shown
 from paceline.rounds import WorkerInfo
@@ -103,9 +108,8 @@ class Generator:
     async def _admit(self, request: GenerationRequest) -> Generation:
         tokenizer, model = self._must_be_ready()
         request = with_rule(request, self._limits.acceptance_rule)
-        drafters = {w.info.drafter if w.info else None for w in self._pool.drafts}
         check_values(request, tokenizer.vocab_size)
-        check_speculation(request.speculation, drafters)
+        check_speculation(request.speculation, self._pool.known_drafters())
         grammar = await asyncio.to_thread(answer_grammar, request)
         prompt_token_ids = await encode_prompt(tokenizer, request, model.max_model_len)
         prediction_token_ids = await encode_prediction(tokenizer, request, model.max_model_len)
@@ -246,6 +250,7 @@ class Generator:
             reason=reason,
             model=self.model_name,
             workers=worker_statuses(self._pool),
+            sources=source_statuses(self._pool),
             num_running=self._num_present,
             stats=self._stats,
             session_store=self._store.status,

@@ -276,6 +276,24 @@ class ServiceEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One place where workers are looked for (`paceline.workers.discovery`)."""
+
+    source: str
+    """As it was configured."""
+    role: str
+    """`draft` or `target`."""
+    num_open: int
+    """Workers that it lists for new sequences."""
+    num_closed: int
+    """Workers that it lists, but that are to finish what they have."""
+    heard_s_ago: float | None
+    """Since it last said something; None: never, or it is a fixed address."""
+    problem: str
+    """What is wrong; empty when nothing is. What was seen before is kept meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceStatus:
     """The state of the whole service."""
 
@@ -292,3 +310,5 @@ class ServiceStatus:
     num_unwritten_records: int = 0
     """Records that Redis does not have as they are."""
     events: ServiceEvents = field(default_factory=ServiceEvents)
+    sources: tuple[SourceStatus, ...] = ()
+    """Those of targets first."""

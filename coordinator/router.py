@@ -2,7 +2,9 @@
 
 A session stays where it was answered last; otherwise the first blocks of the prompt decide, so that
 equal beginnings meet the KV they share (rendezvous hashing), as long as that worker is not much
-busier than the others (bounded load). Knows workers and tokens, no text and no store.
+busier than the others (bounded load). While targets of unequal numerics are up, a sequence stays
+with those of its own, and a new one goes to the newer ones first, so that it need not move when the
+older go. Knows workers and tokens, no text and no store.
 """
 
 import asyncio
@@ -11,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from coordinator.records import Placement
+from coordinator.rollout import Age, ages
 from coordinator.sequence import DraftWorker, TargetWorker
 from paceline.errors import Draining, Unavailable
 from paceline.token_log import TokenLog
@@ -68,8 +71,16 @@ class Router:
         return self._pool.ready_drafts(drafter)
 
     def choose(self, workers: Sequence[Worker], key: int) -> Worker:
-        """The highest ranked of `workers` that is not overloaded."""
-        ranked = sorted(workers, key=lambda worker: _rank(worker.address, key), reverse=True)
+        """The highest ranked of `workers` that is not overloaded: the newer ones come first."""
+        age_of = ages(worker.info for worker in workers if worker.info)
+        ranked = sorted(
+            workers,
+            key=lambda worker: (
+                age_of[worker.info.numerics] if worker.info else Age(),
+                _rank(worker.address, key),
+            ),
+            reverse=True,
+        )
         total = sum(self._num_sequences[worker] for worker in ranked) + 1
         bound = LOAD_BOUND * total / len(ranked) + 1
         return next(worker for worker in ranked if self._num_sequences[worker] < bound)
@@ -77,6 +88,8 @@ class Router:
     def count(self, worker: Worker, change: int) -> None:
         """A sequence has come to a worker, or left it."""
         self._num_sequences[worker] += change
+        if not self._num_sequences[worker]:
+            del self._num_sequences[worker]  # so that workers that are gone are forgotten
 
 
 class PlacedWorkers:

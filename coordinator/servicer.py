@@ -87,6 +87,17 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
             ],
             num_running=status.num_running,
             speculative_decoding=_stats(status.stats),
+            sources=[
+                coordinator_pb2.SourceStatus(
+                    source=source.source,
+                    role=source.role,
+                    num_open=source.num_open,
+                    num_closed=source.num_closed,
+                    heard_s_ago=source.heard_s_ago,
+                    problem=source.problem,
+                )
+                for source in status.sources
+            ],
         )
 
     async def _admit(self, message: coordinator_pb2.GenerateRequest, tenant: str) -> Generation:

@@ -1,6 +1,6 @@
 """The state of the workers in the words that users are shown."""
 
-from coordinator.requests import ServiceEvents, ServiceStatus, WorkerStatus
+from coordinator.requests import ServiceEvents, ServiceStatus, SourceStatus, WorkerStatus
 from coordinator.router import Router
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
@@ -9,7 +9,12 @@ from paceline.workers.worker import Worker
 def unready_reason(pool: WorkerPool, has_tokenizer: bool) -> str:
     """Why a request would not work now; empty when it would."""
     if pool.model is None or not pool.ready_targets():
-        reasons = [f"{worker.address}: {worker.reason}" for worker in pool.targets]
+        reasons = [f"{worker.address}: {_reason(worker)}" for worker in pool.targets]
+        reasons += [
+            f"{state.source}: {state.problem or 'lists no worker'}"
+            for role, state in pool.source_states()
+            if role == "target" and (state.problem or not state.num_open + state.num_closed)
+        ]
         return "no target worker is ready (" + "; ".join(reasons) + ")"
     return "" if has_tokenizer else "the tokenizer is not loaded yet"
 
@@ -36,13 +41,34 @@ def service_events(pool: WorkerPool, router: Router) -> ServiceEvents:
     )
 
 
+def source_statuses(pool: WorkerPool) -> tuple[SourceStatus, ...]:
+    """All sources of workers, those of targets first."""
+    return tuple(
+        SourceStatus(
+            source=state.source,
+            role=role,
+            num_open=state.num_open,
+            num_closed=state.num_closed,
+            heard_s_ago=state.heard_s_ago,
+            problem=state.problem,
+        )
+        for role, state in pool.source_states()
+    )
+
+
+def _reason(worker: Worker) -> str:
+    if worker.is_connected and worker.closed:
+        return f"gets no new sequences: {worker.closed}"
+    return worker.reason
+
+
 def _status(worker: Worker) -> WorkerStatus:
     info = worker.info
     return WorkerStatus(
         address=worker.address,
         role=worker.role,
         ready=worker.is_ready,
-        reason=worker.reason,
+        reason=_reason(worker),
         model=info.model if info else "",
         drafter=info.drafter if info else "",
         num_sequences=worker.load.num_sequences,

@@ -11,14 +11,13 @@ naming the key, the value and what was expected. Nothing is ignored.
 
 import argparse
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from paceline.errors import InvalidConfig
@@ -30,16 +29,6 @@ API_KEY_KEY = "PACELINE_API_KEY"
 LogLevel = Literal["debug", "info", "warning", "error"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
-
-
-def _address(text: str) -> str:
-    if not re.fullmatch(r".+:\d+|unix:.+", text):
-        raise ValueError("should be host:port")
-    return text
-
-
-Address = Annotated[str, AfterValidator(_address)]
-"""`host:port`, or what else gRPC understands: `dns:///name:port`, `unix:path`."""
 
 
 class Settings(BaseModel):

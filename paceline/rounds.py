@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 0
+PROTOCOL_MINOR = 1
+"""Additions that older peers ignore, and that newer ones do without: `protos/paceline/v1`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,8 @@ class WorkerInfo:
     that of what it must be fed with. Empty: they are sent as they are."""
     num_parameters: int = 0
     """Of its model or head."""
+    started_at_ms: int = 0
+    """Unix time in milliseconds at which it began to serve; 0: it does not say."""
     protocol_major: int = PROTOCOL_MAJOR
     protocol_minor: int = PROTOCOL_MINOR
 

@@ -200,6 +200,7 @@ def info_to_wire(info: WorkerInfo) -> tokens_pb2.WorkerInfo:
         feature_size=info.feature_size,
         feature_projection=info.feature_projection,
         num_parameters=info.num_parameters,
+        started_at_ms=info.started_at_ms,
     )
 
 
@@ -220,6 +221,7 @@ def info_from_wire(message: tokens_pb2.WorkerInfo) -> WorkerInfo:
         feature_size=message.feature_size,
         feature_projection=message.feature_projection,
         num_parameters=message.num_parameters,
+        started_at_ms=message.started_at_ms,
         protocol_major=message.protocol_major,
         protocol_minor=message.protocol_minor,
     )

@@ -3,6 +3,7 @@
 import logging
 import secrets
 import sys
+import time
 from functools import partial
 
 from paceline import __version__
@@ -65,6 +66,7 @@ def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> 
         feature_layers=loaded.feature_layers,
         feature_size=loaded.model.feature_size if loaded.feature_layers else 0,
         feature_projection=loaded.feature_projection,
+        started_at_ms=time.time_ns() // 1_000_000,
     )
 
 

@@ -135,6 +135,7 @@ ANSWERS: dict[str, Schema] = {
             "session_store": TEXT,
             "num_unwritten_records": _COUNT,
             "events": OBJECT,
+            "sources": _list(OBJECT),
         }
     ),
 }

@@ -4,6 +4,7 @@ torch is imported only for those that need it, so that a worker of `suffix` star
 """
 
 import secrets
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
         version=__version__,
         max_speculative_tokens=settings.max_speculative_tokens,
         drafter=settings.drafter,
+        started_at_ms=time.time_ns() // 1_000_000,
     )
     match settings.drafter:
         case "suffix":

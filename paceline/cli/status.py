@@ -43,6 +43,7 @@ def _print(found: dict[str, Any]) -> None:
             worker["numerics"][:12],
         )
     terminal.results.print(table)
+    _print_sources(found.get("sources", []))
     stats = found["stats"]
     num_drafts = stats["num_draft_tokens"]
     for title, value in (
@@ -64,3 +65,21 @@ def _print(found: dict[str, Any]) -> None:
         ),
     ):
         terminal.results.print(f"{title}: {value}", soft_wrap=True, markup=False)
+
+
+def _print_sources(sources: list[dict[str, Any]]) -> None:
+    """Where workers are looked for. Of a fixed address there is nothing to tell."""
+    for source in sources:
+        if source["heard_s_ago"] is None and not source["problem"]:
+            continue
+        number = f"{source['num_open']} {source['role']} workers"
+        if source["num_closed"]:
+            number += f" and {source['num_closed']} that finish what they have"
+        age = source["heard_s_ago"]
+        heard = "never heard" if age is None else f"heard {age:.0f} s ago"
+        terminal.results.print(
+            f"{source['source']}: {number}, {heard}"
+            + (f"; {source['problem']}" if source["problem"] else ""),
+            soft_wrap=True,
+            markup=False,
+        )

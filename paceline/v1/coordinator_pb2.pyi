@@ -265,14 +265,32 @@ class WorkerStatus(_message.Message):
     received_bytes: int
     def __init__(self, address: _Optional[str] = ..., role: _Optional[str] = ..., ready: _Optional[bool] = ..., reason: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., num_sequences: _Optional[int] = ..., numerics: _Optional[str] = ..., num_parameters: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
 
+class SourceStatus(_message.Message):
+    __slots__ = ("source", "role", "num_open", "num_closed", "heard_s_ago", "problem")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NUM_OPEN_FIELD_NUMBER: _ClassVar[int]
+    NUM_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    HEARD_S_AGO_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    role: str
+    num_open: int
+    num_closed: int
+    heard_s_ago: float
+    problem: str
+    def __init__(self, source: _Optional[str] = ..., role: _Optional[str] = ..., num_open: _Optional[int] = ..., num_closed: _Optional[int] = ..., heard_s_ago: _Optional[float] = ..., problem: _Optional[str] = ...) -> None: ...
+
 class GetStatusResponse(_message.Message):
-    __slots__ = ("ready", "workers", "num_running", "speculative_decoding")
+    __slots__ = ("ready", "workers", "num_running", "speculative_decoding", "sources")
     READY_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     SPECULATIVE_DECODING_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     ready: bool
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     num_running: int
     speculative_decoding: SpeculativeDecodingMetrics
-    def __init__(self, ready: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., num_running: _Optional[int] = ..., speculative_decoding: _Optional[_Union[SpeculativeDecodingMetrics, _Mapping]] = ...) -> None: ...
+    sources: _containers.RepeatedCompositeFieldContainer[SourceStatus]
+    def __init__(self, ready: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., num_running: _Optional[int] = ..., speculative_decoding: _Optional[_Union[SpeculativeDecodingMetrics, _Mapping]] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ...) -> None: ...

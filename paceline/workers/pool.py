@@ -1,57 +1,65 @@
-"""The draft and target workers of one service, at fixed addresses.
+"""The draft and target workers of one service.
 
 The first target that answers says which model this service has: a target with another model, or a
 draft with other tokens, is refused by name and tried again later.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paceline.channel import PLAIN, Access
 from paceline.rounds import WorkerInfo
 from paceline.workers.connections import RoleTotals
+from paceline.workers.discovery.endpoint import SourceState
+from paceline.workers.members import Members
 from paceline.workers.worker import UnfitWorker, Worker
 
 
 class WorkerPool:
-    """Workers, connected as far as they can be reached."""
+    """Workers, connected as far as they can be reached; they come and go as their sources say."""
 
     def __init__(
         self, targets: Sequence[str], drafts: Sequence[str], access: Access = PLAIN
     ) -> None:
+        """Sources of both, as `discovery.source_names` has them; raises `InvalidConfig`."""
         self._changed = asyncio.Event()
+        self._access = access
         self.totals = {"target": RoleTotals(), "draft": RoleTotals()}
-        """By role."""
-        changed = self._changed.set
-        self.targets = [
-            Worker(address, "target", self._check_target, changed, self.totals["target"], access)
-            for address in targets
-        ]
-        self.drafts = [
-            Worker(address, "draft", self._check_draft, changed, self.totals["draft"], access)
-            for address in drafts
-        ]
+        """By role, those too that are gone."""
+        self._targets = self._members("target", targets, self._check_target)
+        self._drafts = self._members("draft", drafts, self._check_draft)
+        self._drafters: set[str] = set()
         self.model: WorkerInfo | None = None
         """The description of the first target; None until one has answered."""
 
+    @property
+    def targets(self) -> list[Worker]:
+        """Those that are listed now."""
+        return self._targets.workers
+
+    @property
+    def drafts(self) -> list[Worker]:
+        """Those that are listed now."""
+        return self._drafts.workers
+
     def start(self) -> None:
-        """Begin to connect to all."""
-        for worker in (*self.targets, *self.drafts):
-            worker.start()
+        """Begin to look for workers, and to connect to all."""
+        self._targets.start()
+        self._drafts.start()
 
     async def stop(self) -> None:
         """End all connections."""
-        await asyncio.gather(*(worker.stop() for worker in (*self.targets, *self.drafts)))
+        await asyncio.gather(self._targets.stop(), self._drafts.stop())
         self._changed.set()
 
     async def until_changed(self) -> None:
-        """Return when a worker has become ready or stopped being so."""
+        """Return when a worker has come or gone, has become ready or stopped being so."""
         self._changed.clear()
         await self._changed.wait()
 
     def ready_targets(self) -> list[Worker]:
-        """The targets that take sequences now."""
+        """The targets that take new sequences now."""
         return [worker for worker in self.targets if worker.is_ready]
 
     def draining_targets(self) -> list[Worker]:
@@ -59,12 +67,35 @@ class WorkerPool:
         return [worker for worker in self.targets if worker.is_draining]
 
     def ready_drafts(self, drafter: str | None = None) -> list[Worker]:
-        """The drafts that take sequences now, of one method or of any."""
+        """The drafts that take new sequences now, of one method or of any."""
         return [
             worker
             for worker in self.drafts
             if worker.is_ready and worker.info and drafter in (None, worker.info.drafter)
         ]
+
+    def known_drafters(self) -> set[str | None]:
+        """The methods of all drafts so far; None among them: there may be others."""
+        waits_for_some = any(worker.info is None for worker in self.drafts)
+        if waits_for_some or not (self.drafts or self._drafts.are_fixed):
+            return {*self._drafters, None}
+        return {*self._drafters}
+
+    def source_states(self) -> list[tuple[str, SourceState]]:
+        """Role and state of each source, those of targets first."""
+        return [
+            (role, state)
+            for role, members in (("target", self._targets), ("draft", self._drafts))
+            for state in members.source_states()
+        ]
+
+    def _members(
+        self, role: str, sources: Sequence[str], check: Callable[[WorkerInfo], None]
+    ) -> Members:
+        def new_worker(address: str, on_change: Callable[[], None]) -> Worker:
+            return Worker(address, role, check, on_change, self.totals[role], self._access)
+
+        return Members(sources, new_worker, self._changed.set)
 
     def _check_target(self, info: WorkerInfo) -> None:
         if self.model is None:
@@ -94,6 +125,7 @@ class WorkerPool:
                 draft.check_again()
 
     def _check_draft(self, info: WorkerInfo) -> None:
+        self._drafters.add(info.drafter)
         if self.model is None:
             raise UnfitWorker("no target has said yet which tokens are in use")
         if info.tokenizer_digest not in ("", self.model.tokenizer_digest):

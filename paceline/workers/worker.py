@@ -50,6 +50,8 @@ class Worker:
         self.address = address
         self._access = access
         self.role = role
+        self.closed = ""
+        """Why new sequences are not to be sent to it; empty: they are. It keeps the others."""
         self.info: WorkerInfo | None = None
         self.reason = "not connected yet"
         """Why it is not ready; empty when it is."""
@@ -65,7 +67,12 @@ class Worker:
     @property
     def is_ready(self) -> bool:
         """Whether a sequence can begin here now."""
-        return self._rounds is not None and not self._rounds.load.draining
+        return self.is_connected and not self.is_draining and not self.closed
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether rounds can be sent now."""
+        return self._rounds is not None
 
     @property
     def is_draining(self) -> bool:
@@ -95,6 +102,7 @@ class Worker:
         """End the connection; the worker closes our sequences."""
         if self._task is not None:
             self._task.cancel()
+            self.reason = "its connection was ended"
             await asyncio.gather(self._task, return_exceptions=True)
 
     def results(self, round: Any) -> AsyncGenerator[Any, None]:
@@ -114,7 +122,7 @@ class Worker:
 
     def check_again(self) -> None:
         """What it has to fit has changed: leave it if it does not any more."""
-        if self._stay is None or self.info is None or not self.is_ready:
+        if self._stay is None or self.info is None or not self.is_connected:
             return
         try:
             self._check(self.info)

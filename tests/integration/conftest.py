@@ -1,10 +1,12 @@
 """Fixtures of the integration tests: servers that run for one test."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from coordinator_server import CoordinatorServer
 from http_service import Service, scripted_service
+from kubernetes_api import KubernetesApi
 from redis_server import ManagedRedis
 from worker_servers import Cluster, cluster, draft_server, target_server
 
@@ -54,3 +56,15 @@ async def stub(server: CoordinatorServer) -> AsyncIterator[CoordinatorServiceStu
     """A client of it."""
     async with open_channel(server.address) as channel:
         yield CoordinatorServiceStub(channel)
+
+
+@pytest.fixture
+async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubernetesApi]:
+    """An API server of Kubernetes that the kubeconfig names; whoever follows it pauses shortly."""
+    following = "paceline.workers.discovery.kubernetes_watch"
+    monkeypatch.setattr(f"{following}.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(f"{following}.LONGEST_PAUSE_S", 0.05)
+    async with KubernetesApi() as server:
+        path = str(server.write_kubeconfig(tmp_path / "kubeconfig"))
+        monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", path)
+        yield server

@@ -6,7 +6,6 @@ from typing import Literal
 import pytest
 
 from paceline.config import (
-    Address,
     Count,
     Port,
     Settings,
@@ -15,6 +14,7 @@ from paceline.config import (
     load_settings,
 )
 from paceline.errors import InvalidConfig
+from paceline.workers.discovery.source_names import SourceName
 
 
 class Sample(Settings):
@@ -27,7 +27,7 @@ class Sample(Settings):
     mode: Literal["fast", "slow"] = "fast"
     """How."""
 
-    peers: tuple[Address, ...] = ()
+    peers: tuple[SourceName, ...] = ()
     """Who."""
 
     max_len: Count | None = None

@@ -21,7 +21,8 @@ INFO = WorkerInfo("i", "1", model="table:1", numerics="equal")
 def pool(num_targets: int, *drafters: str) -> WorkerPool:
     """A pool whose workers are all connected, to nobody."""
     workers = WorkerPool(
-        [f"target-{n}" for n in range(num_targets)], [f"draft-{n}" for n in range(len(drafters))]
+        [f"target-{n}:1" for n in range(num_targets)],
+        [f"draft-{n}:1" for n in range(len(drafters))],
     )
     for worker in workers.targets:
         connect(worker, INFO)
@@ -83,8 +84,8 @@ async def test_a_worker_that_goes_moves_only_its_own_share() -> None:
     disconnect(workers_of.targets[2])
     after = await places()
     for old, new in zip(before, after, strict=True):
-        assert new == old or old == "target-2"
-    assert "target-2" not in after
+        assert new == old or old == "target-2:1"
+    assert "target-2:1" not in after
 
 
 async def test_no_worker_gets_much_more_than_its_share() -> None:
@@ -97,13 +98,13 @@ async def test_no_worker_gets_much_more_than_its_share() -> None:
 
 async def test_a_session_stays_where_it_was() -> None:
     router = Router(pool(4, "self", "self"))
-    affinity = Placement("target-3", "draft-1", "equal")
+    affinity = Placement("target-3:1", "draft-1:1", "equal")
     for number in range(8):
         workers = router.place(prompt(number), affinity, None)
-        assert (await workers.target(None)).address == "target-3"
+        assert (await workers.target(None)).address == "target-3:1"
         draft = workers.draft(None)
         assert draft is not None
-        assert draft.address == "draft-1"
+        assert draft.address == "draft-1:1"
         assert workers.placement == affinity
         assert not workers.numerics_changed
 
@@ -111,8 +112,8 @@ async def test_a_session_stays_where_it_was() -> None:
 async def test_a_session_whose_worker_is_gone_goes_elsewhere() -> None:
     workers_of = pool(2)
     disconnect(workers_of.targets[1])
-    workers = Router(workers_of).place(prompt(1), Placement("target-1", "", "equal"), None)
-    assert (await workers.target(None)).address == "target-0"
+    workers = Router(workers_of).place(prompt(1), Placement("target-1:1", "", "equal"), None)
+    assert (await workers.target(None)).address == "target-0:1"
 
 
 async def test_equal_arithmetic_comes_before_everything_else() -> None:
@@ -121,7 +122,7 @@ async def test_equal_arithmetic_comes_before_everything_else() -> None:
     workers_of.targets[1].info = replace(INFO, numerics="other")
     for number in range(8):
         workers = Router(workers_of).place(prompt(number), Placement("", "", "equal"), None)
-        assert (await workers.target(None)).address == "target-2"
+        assert (await workers.target(None)).address == "target-2:1"
     disconnect(workers_of.targets[2])
     workers = Router(workers_of).place(prompt(1), Placement("", "", "equal"), None)
     await workers.target(None)
@@ -145,7 +146,7 @@ async def test_a_draft_of_the_wanted_method_or_none() -> None:
     router = Router(pool(1, "suffix", "self"))
     draft = router.place(prompt(1), None, "self").draft(None)
     assert draft is not None
-    assert draft.address == "draft-1"
+    assert draft.address == "draft-1:1"
     assert router.place(prompt(1), None, "eagle").draft(None) is None
 
 
@@ -166,7 +167,7 @@ async def test_without_a_target_it_fails_at_last(monkeypatch: pytest.MonkeyPatch
         await Router(pool(0)).place(prompt(1), None, None).target(None)
 
 
-async def test_those_that_have_left_are_not_counted() -> None:
+async def test_those_that_have_left_are_not_counted_and_forgotten() -> None:
     router = Router(pool(2, "self"))
     for _ in range(50):
         workers = router.place(prompt(1), None, None)
@@ -174,7 +175,7 @@ async def test_those_that_have_left_are_not_counted() -> None:
         await workers.target(lost)
         workers.draft(None)
         workers.leave()
-    assert set(router._num_sequences.values()) == {0}
+    assert not router._num_sequences
 
 
 async def test_a_draft_is_not_asked_behind_a_target_that_feeds_it_with_something_else() -> None:
