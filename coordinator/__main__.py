@@ -13,8 +13,7 @@ from coordinator.http.server import HttpServer
 from coordinator.metrics import Metrics
 from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
 from coordinator.session_store import open_session_store
-from paceline.api_keys import OwnKey
-from paceline.channel import Access
+from coordinator.worker_access import access_to_workers
 from paceline.server import STOP_GRACE_S, GrpcServer, run_service, until_signalled
 from paceline.server_security import ServerSecurity
 from paceline.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
@@ -28,9 +27,7 @@ async def serve(settings: CoordinatorSettings) -> None:
     metrics = Metrics()
     store = await open_session_store(settings.redis_url, watch=metrics.store_called)
     security = ServerSecurity.of(settings)
-    key_file = settings.worker_api_key_file
-    access = Access(OwnKey(key_file) if key_file else None)
-    pool = WorkerPool(settings.targets, settings.drafts, access)
+    pool = WorkerPool(settings.targets, settings.drafts, access_to_workers(settings))
     limits = Limits(
         settings.max_running_requests,
         settings.max_waiting_requests,
@@ -47,9 +44,9 @@ async def serve(settings: CoordinatorSettings) -> None:
     metrics.instruments.show_calls(server.calls)
     lag_task = asyncio.create_task(metrics.instruments.watch_loop())
     grpc_port = await server.start(settings.host, settings.grpc_port)
-    http = HttpServer(
-        create_app(generator, metrics, security.keys), settings.host, settings.http_port
-    )
+    app = create_app(generator, metrics, security.keys)
+    tls = security.http_context()
+    http = HttpServer(app, settings.host, settings.http_port, tls)
     pool.start()
     http.start()
     tokenizer_task = asyncio.create_task(_become_ready(generator, server))

@@ -4,12 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from coordinator.worker_access import WorkerAccessSettings
 from paceline.config import Count, Port
 from paceline.security_settings import SecuritySettings
 from paceline.workers.discovery.source_names import SourceName
 
 
-class CoordinatorSettings(SecuritySettings):
+class CoordinatorSettings(WorkerAccessSettings, SecuritySettings):
     """Paceline coordinator: takes requests and runs the rounds between draft and target."""
 
     targets: Annotated[tuple[SourceName, ...], Field(min_length=1)]
@@ -30,10 +31,6 @@ class CoordinatorSettings(SecuritySettings):
     """Which drafts become text, for requests that leave it open. `coupled`: the text of a seed is
     what the target alone says. `rejection` and `block` accept more at high temperatures and keep
     the law of the text, not the text."""
-
-    worker_api_key_file: str = ""
-    """File with the key that is shown to the workers, read anew for every connection. Empty: they
-    ask for none."""
 
     redis_url: str = ""
     """Where sessions are recorded, `redis://host:port/db`. Empty: in memory only."""

@@ -15,8 +15,8 @@ from typing import Self
 
 import grpc
 
-from paceline.api_keys import bearer
-from paceline.channel import open_channel
+from paceline.certificates import client_certificates
+from paceline.channel import Access
 from paceline.errors import NotFound, Unavailable
 from paceline.grpc_errors import error_of
 from paceline.v1.coordinator_pb2 import (
@@ -38,10 +38,16 @@ FIRST_PAUSE_S = 0.2
 class Client:
     """Calls one coordinator, or any of several that share their records."""
 
-    def __init__(self, *addresses: str, api_key: str = "") -> None:
-        """`addresses` are `host:port` of coordinators of the same service, at least one."""
-        self._channels = [open_channel(address) for address in addresses]
-        self._metadata = (("authorization", bearer(api_key)),) if api_key else ()
+    def __init__(self, *addresses: str, api_key: str = "", tls_ca_file: str | None = None) -> None:
+        """`addresses` are `host:port` of coordinators of the same service, at least one.
+
+        With `tls_ca_file` they are reached by TLS: a PEM file of whose certificates are trusted, or
+        "" for whom gRPC trusts by itself.
+        """
+        tls = None if tls_ca_file is None else client_certificates("", "", tls_ca_file)
+        access = Access(api_key, tls)
+        self._channels = [access.open_channel(address) for address in addresses]
+        self._metadata = access.metadata
         self._current = 0
 
     async def __aenter__(self) -> Self:

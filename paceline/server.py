@@ -58,6 +58,9 @@ class GrpcServer:
             interceptors=(self.calls, *guards, *interceptors), options=SERVER_OPTIONS
         )
         self._health = cast(Any, health).aio.HealthServicer()
+        self._probed: grpc.aio.Server | None = None
+        self.health_port = 0
+        """Where health alone is, without TLS; 0: nowhere."""
         add_service(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -67,13 +70,25 @@ class GrpcServer:
         """Listen, without being ready yet. Returns the port; raises `InvalidConfig` if taken."""
         await self._health.set(self._service_name, NOT_SERVING)
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            bound = self._security.add_port(self._server, f"{host}:{port}")
         except RuntimeError as error:
             message = f"port: cannot listen on {host}:{port}; expected a free port of this host."
             raise InvalidConfig(message) from error
+        if self._security.health_port is not None:
+            await self._start_health(host, self._security.health_port)
         await self._server.start()
         self._following = self._security.follow()
         return bound
+
+    async def _start_health(self, host: str, port: int) -> None:
+        self._probed = grpc.aio.server(options=SERVER_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
+        try:
+            self.health_port = self._probed.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            message = f"health_port: cannot listen on {host}:{port}; expected a free port."
+            raise InvalidConfig(message) from error
+        await self._probed.start()
 
     async def set_ready(self, is_ready: bool) -> None:
         """Say by gRPC health whether requests are taken."""
@@ -84,6 +99,8 @@ class GrpcServer:
         for task in self._following:
             task.cancel()
         await self._server.stop(grace_s)
+        if self._probed is not None:
+            await self._probed.stop(0)
 
 
 class Device(Protocol):

@@ -1,33 +1,77 @@
-"""Whom a server answers: the keys that its settings name, as their files are now."""
+"""Whom a server answers, and over what: keys and certificates, as their files are now."""
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import grpc
+
 from paceline.api_keys import ApiKeys
+from paceline.certificates import Certificates, server_certificates, use
 from paceline.followed_files import FollowedFiles
 from paceline.security_settings import SecuritySettings
 
 
 @dataclass(frozen=True)
 class ServerSecurity:
-    """What a server asks its callers for; of nobody anything unless it is told."""
+    """What a server asks its callers for, and shows them; nothing unless it is told."""
 
     keys: ApiKeys | None = None
+    certificates: FollowedFiles[Certificates] | None = None
+    health_port: int | None = None
 
     @classmethod
     def of(cls, settings: SecuritySettings) -> Self:
         """As the settings say; raises `InvalidConfig` for a file that cannot be used."""
-        return cls(keys=ApiKeys(settings.api_keys_file) if settings.api_keys_file else None)
+        certificates = None
+        if settings.tls_certificate_file:
+            certificates = server_certificates(
+                settings.tls_certificate_file,
+                settings.tls_private_key_file,
+                settings.tls_client_ca_file,
+            )
+        keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file else None
+        return cls(keys, certificates, settings.health_port)
+
+    def add_port(self, server: grpc.aio.Server, address: str) -> int:
+        """Let a gRPC server listen; raises `RuntimeError` if it cannot."""
+        files = self.certificates
+        if files is None:
+            return server.add_insecure_port(address)
+        # Asked at each handshake, on a thread of gRPC's: what is new serves the next connection.
+        credentials = grpc.dynamic_ssl_server_credentials(
+            _grpc_configuration(files.value),
+            lambda: _grpc_configuration(files.value),
+            bool(files.value.ca),
+        )
+        return server.add_secure_port(address, credentials)
+
+    def http_context(self) -> ssl.SSLContext | None:
+        """For HTTP; what is new serves the next connection. None: without TLS."""
+        if self.certificates is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        if self.certificates.value.ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+        use(context, self.certificates.value)
+        self.certificates.on_change(lambda new: use(context, new))
+        return context
 
     def follow(self) -> list["asyncio.Task[Any]"]:
         """Keep up with what changes in the files, until the tasks are cancelled."""
         return [asyncio.create_task(file.follow()) for file in self._files()]
 
     def _files(self) -> Sequence[FollowedFiles[Any]]:
-        return [self.keys.file] if self.keys else []
+        keys = [self.keys.file] if self.keys else []
+        return [*keys, *([self.certificates] if self.certificates else [])]
 
 
 OPEN = ServerSecurity()
-"""Asks for nothing."""
+"""Asks for nothing, in the clear."""
+
+
+def _grpc_configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
+    pair = (certificates.private_key, certificates.certificate)
+    return grpc.ssl_server_certificate_configuration([pair], certificates.ca or None)

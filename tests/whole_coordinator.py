@@ -61,7 +61,7 @@ async def coordinator(
     if targets:
         await generator.load_tokenizer()
     app = create_app(generator, Metrics(), security.keys)
-    http = HttpServer(app, "127.0.0.1", 0)
+    http = HttpServer(app, "127.0.0.1", 0, security.http_context())
     http.start()
     servicer = CoordinatorServicer(generator, security.keys)
     add_service = partial(add_CoordinatorServiceServicer_to_server, servicer)

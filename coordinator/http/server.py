@@ -6,6 +6,7 @@ connection behind an answer: who comes back connects anew, and so elsewhere.
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,7 +24,9 @@ _CLOSE = (b"connection", b"close")
 class HttpServer:
     """Serves one application on one port."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         """Bind the port; raises `InvalidConfig` if that cannot be done."""
         self._app = app
         self._listener = _bind(host, port)
@@ -35,6 +38,7 @@ class HttpServer:
                 log_level="warning",
                 access_log=False,
                 timeout_graceful_shutdown=STOP_GRACE_S,
+                ssl_context_factory=None if tls is None else lambda *_: tls,
             )
         )
         self._task: asyncio.Task[None] | None = None

@@ -5,6 +5,7 @@ Streams one answer at a time and measures it as its reader sees it.
 
 import json
 import math
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -80,7 +81,8 @@ class Answer:
 class CoordinatorApi:
     """A running coordinator. A context manager."""
 
-    def __init__(self, url: str, api_key: str = "") -> None:
+    def __init__(self, url: str, api_key: str = "", tls_ca_file: str | None = None) -> None:
+        """With `tls_ca_file` its certificates are trusted, in place of the usual ones."""
         url = url if "://" in url else f"http://{url}"
         self._url = url.rstrip("/").removesuffix("/v1")
         try:
@@ -92,6 +94,7 @@ class CoordinatorApi:
                 timeout=httpx.Timeout(CONNECT_TIMEOUT_S, read=None),
                 # A proxy would not find this machine's own port.
                 trust_env=host not in _LOOPBACK,
+                verify=_trusting(tls_ca_file) if tls_ca_file else True,
             )
         except httpx.InvalidURL as error:
             raise ApiError(
@@ -181,6 +184,15 @@ class CoordinatorApi:
         except (ValueError, KeyError, TypeError):
             reason = response.text[:200] or response.reason_phrase
         return ApiError(f"{self._url} answered {response.status_code}: {reason}")
+
+
+def _trusting(tls_ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=tls_ca_file)
+    except OSError as error:  # also of what is no PEM
+        raise ApiError(
+            f"--tls-ca-file is {tls_ca_file!r}, which cannot be used: {error.strerror or error}"
+        ) from None
 
 
 def _as_json(body: Mapping[str, Any]) -> bytes:

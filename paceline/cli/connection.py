@@ -31,7 +31,7 @@ def connect(url: str | None, server: ServerOptions) -> Iterator[Connection]:
     api_key = server.api_key(url)
     if url is not None:
         server.refuse_with_url()
-        with CoordinatorApi(url, api_key) as api:
+        with CoordinatorApi(url, api_key, server.tls_ca_file) as api:
             yield Connection(api, url, check=_nothing)
         return
     settings = server.read_for_one_command()

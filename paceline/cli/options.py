@@ -48,6 +48,15 @@ ApiKeyFile = Annotated[
         show_default=False,
     ),
 ]
+TlsCaFile = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-ca-file",
+        metavar="file",
+        help="PEM file of whose certificates are trusted, for an https --url.",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
@@ -60,6 +69,8 @@ class ServerOptions:
     config_file: str | None = None
     api_key_file: str | None = None
     """Of a server that is running."""
+    tls_ca_file: str | None = None
+    """Likewise."""
 
     def read(self) -> ServeSettings:
         """With environment and file; raises `InvalidConfig`, also for a head of another kind."""
@@ -73,8 +84,12 @@ class ServerOptions:
 
     def api_key(self, url: str | None) -> str:
         """The key for the server at `url`; raises `InvalidConfig` for one without a server."""
-        if url is None and self.api_key_file is not None:
-            raise InvalidConfig("--api-key-file is for the server at --url, which was not given")
+        for option, value in (
+            ("--api-key-file", self.api_key_file),
+            ("--tls-ca-file", self.tls_ca_file),
+        ):
+            if url is None and value is not None:
+                raise InvalidConfig(f"{option} is for the server at --url, which was not given")
         return api_key(self.api_key_file)
 
     def refuse_with_url(self) -> None:
@@ -119,14 +134,15 @@ def with_server_options(
     )
     if panel is not None:  # the command may talk to another server as well
         options.append(_keyword("api_key_file", ApiKeyFile))
+        options.append(_keyword("tls_ca_file", TlsCaFile))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**values: Any) -> None:
             config_file = values.pop("config")
-            api_key_file = values.pop("api_key_file", None)
+            access = [values.pop(name, None) for name in ("api_key_file", "tls_ca_file")]
             texts = {doc.field: values.pop(doc.field) for doc in docs}
             given = {name: text for name, text in texts.items() if text is not None}
-            command(**values, server=ServerOptions(given, config_file, api_key_file))
+            command(**values, server=ServerOptions(given, config_file, *access))
 
         own = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)

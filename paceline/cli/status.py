@@ -15,10 +15,11 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 def status(
     url: Annotated[str, typer.Option(help="A running server.")] = DEFAULT_URL,
     api_key_file: options.ApiKeyFile = None,
+    tls_ca_file: options.TlsCaFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Show workers, sequences and acceptance of a running server; status 1 if it is not ready."""
-    with CoordinatorApi(url, options.api_key(api_key_file)) as api:
+    with CoordinatorApi(url, options.api_key(api_key_file), tls_ca_file) as api:
         found = api.status()
     if as_json:
         terminal.write_answer(json.dumps(found, indent=2) + "\n")
