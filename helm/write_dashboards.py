@@ -62,8 +62,8 @@ def _variables() -> Iterable[dict[str, Any]]:
         "label": "Data source",
     }
     chosen = ""
-    for name in ("namespace", "model", "pod"):
-        # Coordinators know the model only when a target has answered; they are of all models.
+    # Who has no model, as a drafter that copies or a coordinator without a target, is of each.
+    for name, empty in (("namespace", ""), ("model", "|"), ("pod", "")):
         query = f"label_values(paceline_build_info{{{chosen}}}, {name})"
         yield {
             "name": name,
@@ -80,7 +80,7 @@ def _variables() -> Iterable[dict[str, Any]]:
             "allValue": ".*",
             "current": {"text": ["All"], "value": ["$__all"]},
         }
-        chosen += f'{"," if chosen else ""}{name}=~"${name}"'
+        chosen += f'{"," if chosen else ""}{name}=~"${name}{empty}"'
 
 
 def _panels(rows: Rows) -> Iterable[dict[str, Any]]:

@@ -76,13 +76,15 @@ def prometheus(stack: Stack) -> Iterator[ManagedPrometheus]:
 
 
 def queries(path: Path) -> list[str]:
-    """Of a dashboard, as Grafana would fill them in."""
-    targets = [
-        target
-        for panel in json.loads(path.read_text())["panels"]
-        for target in panel.get("targets", ())
+    """Of the panels and variables of a dashboard, as Grafana would fill them in."""
+    dashboard = json.loads(path.read_text())
+    found = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    variables = [
+        one["definition"] for one in dashboard["templating"]["list"] if "definition" in one
     ]
-    filled = [target["expr"].replace("$__rate_interval", "1m") for target in targets]
+    for selector, label in re.findall(r"label_values\((.+), (\w+)\)", "\n".join(variables)):
+        found.append(f"count by ({label}) ({selector})")
+    filled = [expression.replace("$__rate_interval", "1m") for expression in found]
     return [re.sub(r"\$\w+", ".*", expression) for expression in filled]
 
 
