@@ -59,6 +59,21 @@ class StateMetrics:
             ("role",),
             lambda: self._events("received_bytes"),
         )
+        gauge(
+            "discovery_age_seconds",
+            "Since a source of workers last said something; none for a fixed address.",
+            ("role", "source"),
+            self._discovery_ages,
+        )
+        gauge(
+            "discovery_failing",
+            "1 while something is wrong with a source; the workers that it named before are kept.",
+            ("role", "source"),
+            lambda: {
+                (source.role, source.source): bool(source.problem)
+                for source in (self.status.sources if self.status else ())
+            },
+        )
         gauge("degraded", _DEGRADED, ("reason",), self._degraded)
         gauge(
             "session_store_degraded",
@@ -86,6 +101,13 @@ class StateMetrics:
         for worker in self.status.workers if self.status else ():
             found[worker.role, "ready" if worker.ready else "not_ready"] += 1
         return found
+
+    def _discovery_ages(self) -> Values:
+        return {
+            (source.role, source.source): source.heard_s_ago
+            for source in (self.status.sources if self.status else ())
+            if source.heard_s_ago is not None
+        }
 
     def _events(self, name: str) -> Values:
         if self.status is None:

@@ -23,6 +23,18 @@ WORKERS: Rows = {
             },
         ),
         Panel(
+            "Word of discovery",
+            SECONDS,
+            "Age of the oldest word of a source of workers; nothing where addresses are fixed.",
+            {"{{role}} {{source}}": gauge("discovery_age_seconds", by="role,source", how="max")},
+        ),
+        Panel(
+            "Sources that fail",
+            "short",
+            "1: DNS or Kubernetes does not answer; the workers known before are kept.",
+            {"{{role}} {{source}}": gauge("discovery_failing", by="role,source", how="max")},
+        ),
+        Panel(
             "Rounds by outcome",
             RATE,
             "`resend` after a loss or an eviction is ordinary; `failed` is not.",

@@ -74,22 +74,10 @@ class ManagedPrometheus:
         """The series of an expression now; fails where Prometheus cannot read it."""
         return self._get("/api/v1/query", query=expression)["result"]  # type: ignore[no-any-return]
 
-    def value(self, expression: str) -> float:
-        """The only value of an expression."""
-        (series,) = self.query(expression)
-        return float(series["value"][1])
-
     def range(self, expression: str, start: float, end: float, step: float) -> list[Any]:
         """The series of an expression over time."""
         found = self._get("/api/v1/query_range", query=expression, start=start, end=end, step=step)
         return found["result"]  # type: ignore[no-any-return]
-
-    def exemplars(self, selector: str) -> list[dict[str, Any]]:
-        """The exemplars of the last minutes."""
-        now = time.time()
-        return self._get(  # type: ignore[no-any-return]
-            "/api/v1/query_exemplars", query=selector, start=now - 300, end=now
-        )
 
     def _get(self, path: str, **parameters: Any) -> Any:
         response = self._client.get(path, params=parameters)

@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = sorted((ROOT / "helm" / "rules").glob("*.yaml"))
 DASHBOARDS = sorted((ROOT / "helm" / "dashboards").glob("*.json"))
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
+NOT_HERE = "paceline_discovery_age_seconds"
+"""Addresses are fixed here."""
 ONLY_WHEN_BROKEN = ("paceline_draft_failures_total", "paceline_session_store_errors_total")
 """Their labels are known when something has failed."""
 COUNTERS = '{__name__=~"paceline_.+_(total|count|sum|bucket)",job=~"coordinator|target"}'
@@ -152,7 +154,7 @@ async def test_every_query_has_an_answer_while_the_service_is_used(
     expressions = [query for path in DASHBOARDS for query in queries(path)]
     expressions += [rule["expr"] for rule in rules() if "record" in rule]
     expressions += [without_limits(rule["expr"]) for rule in rules() if "alert" in rule]
-    healthy = [one for one in expressions if not is_broken(one)]
+    healthy = [one for one in expressions if not is_broken(one) and NOT_HERE not in one]
     assert len(healthy) > 60
     # Rates want something that happens between two scrapes.
     using = asyncio.create_task(keep_using(stack))
@@ -219,7 +221,9 @@ async def test_an_idle_service_shows_no_load(stack: Stack) -> None:
 async def test_labels_stay_few_whatever_is_asked_for(stack: Stack) -> None:
     before = scrape(stack.coordinator)
     await use(stack)
-    assert set(scrape(stack.coordinator)) == set(before)
+    added = set(scrape(stack.coordinator)) - set(before)
+    # How a call ends is one of gRPC's 17 statuses.
+    assert {name for name in added if not name.startswith("grpc_calls_total{")} == set()
     assert before["http_responses_total{route=none,status_class=4xx}"] >= 50
     assert before["http_responses_total{route=/v1/completions,status_class=4xx}"] >= 1
     assert before["requests_refused_total{reason=invalid}"] >= 1
@@ -264,7 +268,11 @@ async def test_what_breaks_shows_and_counters_go_on(
         'ALERTS{alertname="PacelineRedisAway",alertstate="pending"}',
     ]
     await until_answered(prometheus, broken)
-    assert prometheus.value(f"sum(resets({COUNTERS}[10m]))") == 0
+    counters = prometheus.query(f"{COUNTERS}[10m]")
+    assert len(counters) > 200
+    for series in counters:
+        values = [float(value) for _, value in series["values"]]
+        assert values == sorted(values), series["metric"]
     await soon(lambda: is_quiet(stack), "the gauges are back at 0")
     plain = await ask(stack.coordinator, {"prompt": "Once", "max_tokens": 5})
     assert plain.num_completion_tokens == 5

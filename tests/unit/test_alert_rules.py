@@ -27,6 +27,7 @@ HEALTHY: Series = {
     'degraded{pod="c",reason="not_ready"}': "0x40",
     'degraded{pod="c",reason="no_draft"}': "0x40",
     'worker_losses_total{pod="c",role="target"}': "3x40",
+    'discovery_failing{pod="c",role="draft",source="dns:///d:1"}': "0x40",
     'requests_refused_total{pod="c",reason="overloaded"}': "0+1x40",
     'requests_refused_total{pod="c",reason="invalid"}': "0+600x40",
     'request_success_total{pod="c",finished_reason="stop"}': "0+60x40",
@@ -46,6 +47,10 @@ AILING: dict[str, tuple[Series, str]] = {
     "PacelineNotReady": ({'degraded{pod="c",reason="not_ready"}': "1x40"}, "2m"),
     "PacelineNoDraft": ({'degraded{pod="c",reason="no_draft"}': "1x40"}, "6m"),
     "PacelineWorkersLost": ({'worker_losses_total{pod="c",role="target"}': "0+1x40"}, "12m"),
+    "PacelineDiscoveryFails": (
+        {'discovery_failing{pod="c",role="draft",source="dns:///d:1"}': "1x40"},
+        "8m",
+    ),
     "PacelineRequestsTurnedAway": (
         {'requests_refused_total{pod="c",reason="overloaded"}': "0+60x40"},
         "12m",

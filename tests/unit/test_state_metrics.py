@@ -5,7 +5,13 @@ from dataclasses import replace
 from scraping import Samples, scraped
 
 from coordinator.metrics import Metrics
-from coordinator.requests import ServiceEvents, ServiceStatus, SpeculativeStats, WorkerStatus
+from coordinator.requests import (
+    ServiceEvents,
+    ServiceStatus,
+    SourceStatus,
+    SpeculativeStats,
+    WorkerStatus,
+)
 
 TARGET = WorkerStatus("t:1", "target", True, "", model="m", numerics="0123456789abcdef")
 DRAFT = WorkerStatus("d:1", "draft", True, "", drafter="suffix")
@@ -58,6 +64,22 @@ def test_what_is_missing_is_told_by_name() -> None:
     no_draft = replace(STATUS, workers=(TARGET, replace(DRAFT, ready=False, reason="why")))
     assert degraded(no_draft) == {**nothing, "no_draft": 1}
     assert degraded(replace(STATUS, workers=(TARGET,))) == nothing, "none is wanted"
+
+
+def test_sources_of_workers_show_how_old_their_word_is_and_whether_they_fail() -> None:
+    dns = SourceStatus("dns:///drafts:50071", "draft", 1, 0, 2.5, "")
+    fixed = SourceStatus("t:1", "target", 1, 0, None, "")
+    away = replace(dns, source="k8s:///drafts", problem="it does not answer", heard_s_ago=None)
+    values = shown(replace(STATUS, sources=(fixed, dns, away)))
+    of_dns, of_fixed, of_away = (
+        f"{{role={one.role},source={one.source}}}" for one in (dns, fixed, away)
+    )
+    assert values[f"discovery_age_seconds{of_dns}"] == 2.5
+    failing = [values[f"discovery_failing{one}"] for one in (of_fixed, of_dns, of_away)]
+    assert failing == [0, 0, 1]
+    assert [
+        name for name in values if "age" in name and (of_fixed in name or of_away in name)
+    ] == []
 
 
 def test_what_happened_is_shown_as_it_is_now() -> None:
