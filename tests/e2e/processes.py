@@ -132,7 +132,7 @@ class Processes:
         self, targets: list[Worker], drafts: list[Worker], redis_url: str = "", **settings: Any
     ) -> Coordinator:
         """Start a coordinator of these workers; they need not be ready."""
-        http_port, grpc_port = self._port(), self._port()
+        http_port, grpc_port = self.port(), self.port()
         values = {
             "targets": tuple(worker.address for worker in targets),
             "drafts": tuple(worker.address for worker in drafts),
@@ -170,7 +170,7 @@ class Processes:
         return Stack(target, drafts, coordinator)
 
     def _worker(self, role: str, service_name: str, settings: dict[str, Any]) -> Worker:
-        port, metrics_port = self._port(), self._port()
+        port, metrics_port = self.port(), self.port()
         values = {
             "port": port,
             "metrics_port": metrics_port,
@@ -184,7 +184,7 @@ class Processes:
         metrics = f"{HOST}:{metrics_port}"
         return Worker(self._supervisor, spec, child, probe, metrics, role, address)
 
-    def _port(self) -> int:
+    def port(self) -> int:
         """A port of our own to the end, also while none of our processes listens on it.
 
         A socket that is bound to it and does not listen keeps it from everybody who takes any free
