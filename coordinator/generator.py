@@ -34,10 +34,10 @@ from coordinator.requests import (
     Generation,
     GenerationRequest,
     GenerationStep,
-    ServiceStatus,
     SpeculativeStats,
 )
 from coordinator.router import Router
+from coordinator.service_status import ServiceStatus
 from coordinator.speculation_policies import SpeculationPolicies
 from coordinator.status import (
     service_events,

@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.decode_loop import Committed, ProposeOutcome
 from coordinator.request_metrics import RequestInstruments, RequestMetrics
-from coordinator.requests import ServiceStatus
+from coordinator.service_status import ServiceStatus
 from coordinator.state_metrics import StateMetrics
 from paceline.errors import InvalidRequest, NotFound, Overloaded, PacelineError, Unavailable
 from paceline.metrics import PART_BUCKETS, Few, Instruments

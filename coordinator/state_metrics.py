@@ -4,7 +4,7 @@ Read from the newest `ServiceStatus`, which is made when the metrics are fetched
 address is a label, since pods come and go: whoever wants to know which, asks `/status`.
 """
 
-from coordinator.requests import ServiceStatus
+from coordinator.service_status import ServiceStatus
 from coordinator.status import is_store_degraded
 from paceline.metrics import Instruments, Values
 

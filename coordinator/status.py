@@ -1,7 +1,7 @@
 """The state of the workers in the words that users are shown."""
 
-from coordinator.requests import ServiceEvents, ServiceStatus, SourceStatus, WorkerStatus
 from coordinator.router import Router
+from coordinator.service_status import ServiceEvents, ServiceStatus, SourceStatus, WorkerStatus
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
 

@@ -16,9 +16,9 @@ from coordinator.requests import (
     Generation,
     GenerationRequest,
     GenerationStep,
-    ServiceStatus,
     SpeculativeStats,
 )
+from coordinator.service_status import ServiceStatus
 from coordinator.text_stream import TextStream
 from coordinator.tokenizer import Tokenizer
 

@@ -22,7 +22,8 @@ from coordinator.http.event_stream import DONE, EventStream, event
 from coordinator.http.parsing import parse
 from coordinator.http.resuming import event_id, naming_the_header, resumed_from
 from coordinator.http.wire import json_response, read_body, while_connected
-from coordinator.requests import Generation, GenerationRequest, GenerationStep, ServiceStatus
+from coordinator.requests import Generation, GenerationRequest, GenerationStep
+from coordinator.service_status import ServiceStatus
 from coordinator.status import is_store_degraded
 from paceline.errors import NotFound, shown
 

@@ -5,13 +5,8 @@ from dataclasses import replace
 from scraping import Samples, scraped
 
 from coordinator.metrics import Metrics
-from coordinator.requests import (
-    ServiceEvents,
-    ServiceStatus,
-    SourceStatus,
-    SpeculativeStats,
-    WorkerStatus,
-)
+from coordinator.requests import SpeculativeStats
+from coordinator.service_status import ServiceEvents, ServiceStatus, SourceStatus, WorkerStatus
 
 TARGET = WorkerStatus("t:1", "target", True, "", model="m", numerics="0123456789abcdef")
 DRAFT = WorkerStatus("d:1", "draft", True, "", drafter="suffix")
