@@ -221,14 +221,19 @@ async def cluster(
     targets: Iterable[WorkerServer],
     drafts: Iterable[WorkerServer] = (),
     limits: Limits | None = None,
+    sources: tuple[list[str], list[str]] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """Start the workers and connect a generator to them; end everything."""
+    """Start the workers and connect a generator to them; end everything.
+
+    With `sources` it looks for workers there, and not at the addresses of these.
+    """
     servers = [*targets], [*drafts]
     async with AsyncExitStack() as running:
         for server in (*servers[0], *servers[1]):
             running.push_async_callback(server.kill)  # also when one of the others does not start
             await server.start()
-        pool = WorkerPool(*([server.address for server in role] for role in servers))
+        addresses = tuple([server.address for server in role] for role in servers)
+        pool = WorkerPool(*(sources or addresses))
         running.push_async_callback(pool.stop)
         pool.start()
         metrics = Metrics()

@@ -45,7 +45,10 @@ class DnsFollower:
         self._must_hurry = asyncio.Event()
 
     def worker_lost(self, address: str) -> None:
-        """The worker there is out of reach: ask soon whether it still should be there."""
+        """The worker there is out of reach: ask soon whether it still should be there.
+
+        It is told again as long as the worker stays so.
+        """
         if any(endpoint.address == address for endpoint in self._sighting.endpoints):
             self._lost.add(address)
             self._must_hurry.set()
@@ -70,14 +73,12 @@ class DnsFollower:
         except NoSuchName:
             self._num_denials += 1
             if self._num_denials < CONFIRMATIONS:
-                self._lost |= lost
                 self._sighting.failed("the name has no address; asking again to be sure")
                 return
             self._num_denials = 0
             self._see([], lost, "the name has no address")
         except OSError as error:
-            self._lost |= lost
-            self._sighting.failed(f"cannot be resolved: {error.strerror or error!r}")
+            self._sighting.failed(f"cannot be resolved: {error.strerror or error}")
         else:
             self._num_denials = 0
             self._see(addresses, lost)

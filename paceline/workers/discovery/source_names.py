@@ -116,7 +116,7 @@ def _selector(query: str) -> str:
         parameters = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
     except ValueError:
         parameters = [(query, "")]
-    for name, requirement in parameters:
+    for name, requirement in parameters or [("", "")]:
         if name != "selector" or not requirement.strip():
             raise ValueError(f"should have selector=<label>=<value> behind the ?, not {query!r}")
     return ",".join(requirement.strip() for _, requirement in parameters)
