@@ -52,6 +52,7 @@ format: setup  ## Put the code in shape
 	python tests/test_readme.py  # its table of options
 	python tests/instruments.py  # the table of docs/metrics.md
 	python helm/write_dashboards.py
+	python tests/test_observability.py  # the tables of spans
 
 protos: setup  ## Generate paceline/v1 from protos/
 	sh protos/generate.sh

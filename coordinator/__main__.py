@@ -16,6 +16,7 @@ from coordinator.session_store import open_session_store
 from coordinator.worker_access import access_to_workers
 from paceline.server import STOP_GRACE_S, GrpcServer, run_service, until_signalled
 from paceline.server_security import ServerSecurity
+from paceline.telemetry.tracer import start_tracing
 from paceline.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
 from paceline.workers.pool import WorkerPool
 
@@ -24,6 +25,7 @@ logger = logging.getLogger("coordinator")
 
 async def serve(settings: CoordinatorSettings) -> None:
     """Run until a signal, then until the running answers have ended."""
+    tracer = start_tracing("paceline-coordinator")
     metrics = Metrics()
     store = await open_session_store(settings.redis_url, watch=metrics.store_called)
     security = ServerSecurity.of(settings)
@@ -35,7 +37,7 @@ async def serve(settings: CoordinatorSettings) -> None:
         settings.acceptance_rule,
     )
     generator = Generator(pool, store, metrics, limits)
-    servicer = CoordinatorServicer(generator, security.keys)
+    servicer = CoordinatorServicer(generator, security.keys, tracer)
     server = GrpcServer(
         SERVICE_NAME,
         partial(add_CoordinatorServiceServicer_to_server, servicer),
@@ -44,7 +46,7 @@ async def serve(settings: CoordinatorSettings) -> None:
     metrics.instruments.show_calls(server.calls)
     lag_task = asyncio.create_task(metrics.instruments.watch_loop())
     grpc_port = await server.start(settings.host, settings.grpc_port)
-    app = create_app(generator, metrics, security.keys)
+    app = create_app(generator, metrics, security.keys, tracer)
     tls = security.http_context()
     http = HttpServer(app, settings.host, settings.http_port, tls)
     pool.start()
@@ -60,6 +62,7 @@ async def serve(settings: CoordinatorSettings) -> None:
     await asyncio.gather(server.stop(STOP_GRACE_S), http.stop())
     lag_task.cancel()
     await store.aclose()
+    await tracer.aclose()
 
 
 async def _become_ready(generator: Generator, server: GrpcServer) -> None:

@@ -12,11 +12,13 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from coordinator.admission import Admitted, sequence_settings
-from coordinator.decode_loop import Committed, decode
+from coordinator.decode_loop import Committed, Workers, decode
 from coordinator.metrics import Metrics
 from coordinator.progress import Progress
 from coordinator.records import Placement, SessionStore
+from coordinator.request_spans import RequestSpans
 from coordinator.requests import GenerationStep
+from coordinator.round_spans import ChoiceSpans
 from coordinator.router import PlacedWorkers, Router
 from coordinator.scoring import score
 from coordinator.sequence import RoundRefused, Sequence
@@ -26,6 +28,7 @@ from coordinator.token_speller import TokenSpeller
 from coordinator.tokenizer import Tokenizer
 from coordinator.tool_calls import ToolCallParser
 from paceline.errors import InvalidRequest, Unavailable
+from paceline.logs import bind_log_context
 from paceline.rounds import SequenceSettings, TokenLogprobs
 from paceline.token_log import TokenLog
 
@@ -56,7 +59,12 @@ class Answering:
         await self._router.stop()
 
     async def choice(
-        self, generation: Admitted, choice: int, tokenizer: Tokenizer, has_begun: asyncio.Event
+        self,
+        generation: Admitted,
+        choice: int,
+        tokenizer: Tokenizer,
+        has_begun: asyncio.Event,
+        request_spans: RequestSpans | None = None,
     ) -> AsyncGenerator[GenerationStep, None]:
         """Replay what is recorded, then decode on. Sets `has_begun` when the prompt is read."""
         request = generation.request
@@ -75,16 +83,23 @@ class Answering:
             len(generation.prompt_token_ids),
             tokenizer.vocab_size,
         )
+        bind_log_context(sequence_id=sequence.sequence_id)
         affinity = generation.placement or await self._affinity(generation)
         drafter = self._policies.drafter(request.speculation)
         workers = self._router.place(generation.prompt_token_ids, affinity, drafter)
         speculation = self._policies.policy(
             request.speculation, drafter, generation.prediction_token_ids
         )
+        asked: Workers = workers
+        spans = None
+        if request_spans is not None:
+            asked = speculation = spans = ChoiceSpans(request_spans, choice, workers, speculation)
         try:
-            await _score_prompt(generation, settings, tokenizer, workers)
+            if request.prompt_logprobs and not generation.prompt_logprobs:
+                await _score_prompt(generation, settings, tokenizer, asked)
+                _note_numerics(generation, workers)
             if recorded or sequence.has_ended:
-                logprobs = await _recorded_logprobs(sequence, resume_from, workers)
+                logprobs = await _recorded_logprobs(sequence, resume_from, asked)
                 ended = sequence.has_ended or generation.recorded_finish is not None
                 step = progress.advance(recorded, ended, logprobs)
                 if step is not None:
@@ -93,7 +108,7 @@ class Answering:
                     if request.n == 1:
                         self._store.finish(generation.lease, progress.finish_reason)
                     return
-            async with aclosing(decode(sequence, workers, speculation)) as rounds:
+            async with aclosing(decode(sequence, asked, speculation)) as rounds:
                 async for committed in rounds:
                     has_begun.set()
                     start = progress.num_committed_tokens
@@ -112,6 +127,8 @@ class Answering:
             raise InvalidRequest(refusal.error.message) from refusal
         finally:
             workers.leave()
+            if spans is not None:
+                spans.close()
 
     def _count_round(
         self, generation: Admitted, workers: PlacedWorkers, committed: Committed
@@ -171,19 +188,16 @@ class Answering:
 
 
 async def _score_prompt(
-    generation: Admitted, settings: SequenceSettings, tokenizer: Tokenizer, workers: PlacedWorkers
+    generation: Admitted, settings: SequenceSettings, tokenizer: Tokenizer, workers: Workers
 ) -> None:
     """Ask for the prompt's log-probabilities, once for all choices."""
-    if not generation.request.prompt_logprobs or generation.prompt_logprobs:
-        return
     token_ids = generation.prompt_token_ids
     logprobs = await score(token_ids, 1, settings, workers)
-    _note_numerics(generation, workers)
     generation.prompt_logprobs = TokenSpeller(tokenizer).spell(token_ids, (None, *logprobs))
 
 
 async def _recorded_logprobs(
-    sequence: Sequence, resume_from: int, workers: PlacedWorkers
+    sequence: Sequence, resume_from: int, workers: Workers
 ) -> list[TokenLogprobs | None]:
     """Of the recorded tokens, which the record itself does not have; None for the client's own."""
     settings, start = sequence.settings, sequence.num_prompt_tokens + resume_from

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import replace
 
 from coordinator.admission import (
@@ -27,8 +27,9 @@ from coordinator.answering import Answering
 from coordinator.choices import interleave
 from coordinator.metrics import Metrics
 from coordinator.prompts import encode_prediction, encode_prompt, prompt_text
-from coordinator.records import Resumption, SessionStore
+from coordinator.records import SessionStore, on_record
 from coordinator.request_metrics import RequestMetrics
+from coordinator.request_spans import RequestSpans, note_resumed
 from coordinator.requests import (
     FinishReason,
     Generation,
@@ -46,8 +47,10 @@ from coordinator.status import (
     worker_statuses,
 )
 from coordinator.tokenizer import Tokenizer
-from paceline.errors import Draining, InvalidRequest, NotFound, Overloaded, Unavailable, shown
+from paceline.errors import Draining, InvalidRequest, Overloaded, Unavailable
 from paceline.rounds import WorkerInfo
+from paceline.telemetry.names import ADMISSION, QUEUE
+from paceline.telemetry.span import current_child, current_trace_id, current_traceparent
 from paceline.workers import WorkerLost
 from paceline.workers.pool import WorkerPool
 
@@ -98,11 +101,8 @@ class Generator:
             await asyncio.sleep(TOKENIZER_RETRY_S)
 
     async def prepare(self, request: GenerationRequest) -> Generation:
-        """Admit a request: tokenize it, check that it fits, begin its record.
-
-        Raises `InvalidRequest`, `Overloaded` or `Unavailable`.
-        """
-        with self._metrics.admission(), self._room_for(min(request.n, MAX_CHOICES)):
+        """Admit a request, or raise a `PacelineError`: tokenize it, check it, begin its record."""
+        with self._metrics.admission(), self._room_for(request.n), current_child(ADMISSION):
             return await self._admit(request)
 
     async def _admit(self, request: GenerationRequest) -> Generation:
@@ -122,6 +122,7 @@ class Generator:
             grammar=grammar,
             prediction_token_ids=prediction_token_ids,
             prompt_text=await prompt_text(tokenizer, request, prompt_token_ids),
+            traceparent=current_traceparent(),
         )
         generation.lease = await self._store.open(generation)
         return generation
@@ -138,7 +139,7 @@ class Generator:
         It must be the tenant's, and the one `expected`, if that is given. Raises `NotFound`,
         `InvalidRequest`, `Overloaded` or `Unavailable`.
         """
-        with self._metrics.admission(), self._room_for(min(len(resume_from), MAX_CHOICES)):
+        with self._metrics.admission(), self._room_for(len(resume_from)), current_child(ADMISSION):
             return await self._take_over(request_id, resume_from, expected, tenant)
 
     async def _take_over(
@@ -150,8 +151,9 @@ class Generator:
     ) -> Generation:
         tokenizer, model = self._must_be_ready()
         # What is refused must not take the request away from whoever answers it.
-        recorded = _on_record(await self._store.look_up(request_id), request_id, tenant)
+        recorded = await on_record(self._store.look_up(request_id), request_id, tenant)
         admitted = recorded.generation
+        note_resumed(admitted)
         check_resume_from(resume_from, admitted, len(recorded.token_ids))
         text = ""
         if expected is not None:
@@ -159,12 +161,11 @@ class Generator:
             prompt = await encode_prompt(tokenizer, expected, model.max_model_len)
             expected = replace(expected, prompt=prompt)
             check_same(expected, admitted)
-        prediction_token_ids = await encode_prediction(
-            tokenizer, admitted.request, model.max_model_len
-        )
-        resumption = _on_record(await self._store.takeover(request_id), request_id, tenant)
+        request = admitted.request
+        prediction_token_ids = await encode_prediction(tokenizer, request, model.max_model_len)
+        resumption = await on_record(self._store.takeover(request_id), request_id, tenant)
         return Admitted(
-            request=admitted.request,
+            request=request,
             prompt_token_ids=admitted.prompt_token_ids,
             seed=admitted.seed,
             max_tokens=admitted.max_tokens,
@@ -185,16 +186,17 @@ class Generator:
         assert isinstance(generation, Admitted), "generations come from `prepare` or `resume`"
         num_choices = generation.request.n
         self._num_present += num_choices
-        request_metrics = self._metrics.request_started(len(generation.prompt_token_ids))
+        num_prompt_tokens = len(generation.prompt_token_ids)
+        request_metrics = self._metrics.request_started(num_prompt_tokens, current_trace_id())
         finish_reason: FinishReason | None = None
         num_ended = 0
         has_begun = asyncio.Event()
-        choices = [
-            self._choice(generation, choice, has_begun, request_metrics)
-            for choice in range(num_choices)
-        ]
+        spans = RequestSpans.of(generation, self.model_name)
+        shared = (has_begun, request_metrics, spans)
+        choices = [self._choice(generation, choice, *shared) for choice in range(num_choices)]
+        answering = interleave(choices, has_begun)
         try:
-            async with aclosing(interleave(choices, has_begun)) as steps:
+            async with aclosing(spans.watch(answering) if spans else answering) as steps:
                 async for step in steps:
                     request_metrics.tokens_committed(len(step.token_ids), step.choice)
                     num_ended += step.finish_reason is not None
@@ -212,12 +214,16 @@ class Generator:
         choice: int,
         has_begun: asyncio.Event,
         request_metrics: RequestMetrics,
+        spans: RequestSpans | None,
     ) -> AsyncGenerator[GenerationStep, None]:
         """One choice, in its turn: each counts against the limit by itself."""
         tokenizer = self._tokenizer
         assert tokenizer is not None, "a generation was admitted with it"
-        steps = self._answering.choice(generation, choice, tokenizer, has_begun)
-        async with request_metrics.turn(self._slots), aclosing(steps):
+        steps = self._answering.choice(generation, choice, tokenizer, has_begun, spans)
+        async with AsyncExitStack() as turn:
+            with current_child(QUEUE, {"paceline.choice.index": choice}):
+                await turn.enter_async_context(request_metrics.turn(self._slots))
+            await turn.enter_async_context(aclosing(steps))
             async for step in steps:
                 yield step
 
@@ -274,6 +280,7 @@ class Generator:
     @contextmanager
     def _room_for(self, num_choices: int) -> Iterator[None]:
         """Room for choices until `stream` counts them, which it does without a pause."""
+        num_choices = min(num_choices, MAX_CHOICES)
         limit = self._limits.max_running_requests + self._limits.max_waiting_requests
         if num_choices > limit:
             raise InvalidRequest(
@@ -289,10 +296,3 @@ class Generator:
         finally:
             self._num_arriving -= num_choices
             self._has_left()
-
-
-def _on_record(found: Resumption | None, request_id: str, tenant: str) -> Resumption:
-    """Whose a request is that somebody else asks for is not told, nor that there is one."""
-    if found is None or found.generation.request.tenant != tenant:
-        raise NotFound(f"request_id: no request {shown(request_id)} is on record", "request_id")
-    return found

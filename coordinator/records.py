@@ -10,13 +10,15 @@ import json
 import sys
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from coordinator.requests import FinishReason, Generation, GenerationRequest, Speculation
 from coordinator.tools import Tool, ToolChoice
-from paceline.errors import Unavailable
+from paceline.errors import NotFound, Unavailable, shown
+from paceline.telemetry.names import SESSION_LOAD
+from paceline.telemetry.span import current_child
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,20 @@ class SessionStore(Protocol):
         """Write what is still to be written, as far as that takes under a second."""
 
 
+async def on_record(
+    asking: Awaitable[Resumption | None], request_id: str, tenant: str
+) -> Resumption:
+    """What a store answers; raises `NotFound` where that is nothing.
+
+    Whose a request is that somebody else asks for is not told, nor that there is one.
+    """
+    with current_child(SESSION_LOAD):
+        found = await asking
+    if found is None or found.generation.request.tenant != tenant:
+        raise NotFound(f"request_id: no request {shown(request_id)} is on record", "request_id")
+    return found
+
+
 def fresh_epoch(previous: int = 0) -> int:
     """An epoch above `previous`, and above all earlier ones wherever clocks agree."""
     return max(time.time_ns() // 1_000_000, previous + 1)
@@ -161,6 +177,7 @@ def encode_generation(generation: Generation) -> bytes:
         "max_tokens": generation.max_tokens,
         "created": generation.created,
         "grammar": generation.grammar,
+        "traceparent": generation.traceparent,
     }
     return json.dumps(header).encode() + b"\n" + pack_token_ids(generation.prompt_token_ids)
 
@@ -194,6 +211,7 @@ def decode_generation(request_id: str, body: bytes) -> Generation:
             max_tokens=header["max_tokens"],
             created=header["created"],
             grammar=header["grammar"],
+            traceparent=header.get("traceparent", ""),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Unavailable(

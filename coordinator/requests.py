@@ -225,6 +225,9 @@ class Generation:
     """The answer moved between workers of unequal arithmetic (DESIGN §3)."""
     numerics: frozenset[str] = frozenset()
     """The digests of numerics of all targets that it was on."""
+    traceparent: str = ""
+    """The span of the request when it was admitted, for those of its resumptions to point at; empty
+    where none is recorded."""
 
     @property
     def system_fingerprint(self) -> str | None:

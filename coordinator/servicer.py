@@ -16,11 +16,14 @@ from coordinator.requests import (
     GenerationStep,
     SpeculativeStats,
 )
+from coordinator.rpc_spans import headers_of, served
 from coordinator.scored_tokens import ScoredToken
 from paceline.api_keys import ApiKeys
 from paceline.errors import InvalidRequest, PacelineError, Unavailable
 from paceline.grpc_errors import status_of
 from paceline.grpc_keys import tenant_of
+from paceline.telemetry.names import CHAT, TEXT_COMPLETION
+from paceline.telemetry.tracer import NOT_TRACED, Tracer
 from paceline.v1 import coordinator_pb2, coordinator_pb2_grpc, tokens_pb2
 
 SERVICE_NAME = "paceline.v1.CoordinatorService"
@@ -40,25 +43,31 @@ FINISH_REASONS = {
 class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     """Serves one generator."""
 
-    def __init__(self, generator: Generator, keys: ApiKeys | None = None) -> None:
+    def __init__(
+        self, generator: Generator, keys: ApiKeys | None = None, tracer: Tracer = NOT_TRACED
+    ) -> None:
         """`keys` say whose a request is; whoever has none of them does not get here."""
         self._generator = generator
         self._keys = keys
+        self._tracer = tracer
 
     async def Generate(
         self, request: coordinator_pb2.GenerateRequest, context: ServicerContext
     ) -> AsyncIterator[coordinator_pb2.GenerateResponse]:
         """One answer or several; a client that goes away cancels them."""
+        operation = CHAT if request.HasField("chat") else TEXT_COMPLETION
+        headers = headers_of(context.invocation_metadata())
         try:
-            generation = await self._admit(request, tenant_of(self._keys, context))
-            is_first = True
-            num_left = generation.request.n
-            async with aclosing(self._generator.stream(generation)) as steps:
-                async for step in steps:
-                    num_left -= step.finish_reason is not None
-                    async with _given_up_when_stalled(steps):
-                        yield _response(generation, step, is_first, is_last=num_left == 0)
-                    is_first = False
+            with served(self._tracer, operation, headers):
+                generation = await self._admit(request, tenant_of(self._keys, context))
+                is_first = True
+                num_left = generation.request.n
+                async with aclosing(self._generator.stream(generation)) as steps:
+                    async for step in steps:
+                        num_left -= step.finish_reason is not None
+                        async with _given_up_when_stalled(steps):
+                            yield _response(generation, step, is_first, is_last=num_left == 0)
+                        is_first = False
         except PacelineError as error:
             await context.abort(status_of(error), error.message)
 

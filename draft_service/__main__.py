@@ -13,6 +13,7 @@ from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.metrics import MetricsServer
 from paceline.server import GrpcServer, run_service, serve_worker
 from paceline.server_security import ServerSecurity
+from paceline.telemetry.tracer import start_tracing
 from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
 
 logger = logging.getLogger("draft_service")
@@ -21,12 +22,13 @@ logger = logging.getLogger("draft_service")
 async def serve(settings: DraftSettings) -> None:
     """Run until a signal."""
     security = ServerSecurity.of(settings)
+    tracer = start_tracing("paceline-draft")
     thread = device_thread("draft-device")
     drafter, info = thread.submit(make_drafter, settings).result()
     proposer = Proposer(drafter, settings.max_speculative_tokens, info.feature_size)
     worker = DeviceWorker(proposer, thread)
     metrics = DraftMetrics(worker, proposer.passes, info)
-    servicer = DraftServicer(worker, info, metrics)
+    servicer = DraftServicer(worker, info, metrics, tracer)
     add_service = partial(add_DraftServiceServicer_to_server, servicer)
     server = GrpcServer(SERVICE_NAME, add_service, security=security)
     metrics.instruments.show_calls(server.calls)
@@ -35,6 +37,7 @@ async def serve(settings: DraftSettings) -> None:
     name = f"draft worker ({settings.drafter})"
     await serve_worker(name, server, worker, servicer.drain, settings)
     await metrics_server.stop()
+    await tracer.aclose()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ from draft_service.metrics import DraftMetrics
 from paceline.engine.device_worker import DeviceWorker
 from paceline.engine.round_stream import RoundStreams
 from paceline.rounds import ProposeResult, ProposeRound, WorkerInfo, WorkerLoad
+from paceline.telemetry.names import PROPOSE
+from paceline.telemetry.round_spans import RoundSpans
+from paceline.telemetry.tracer import NOT_TRACED, Tracer
 from paceline.v1 import draft_pb2, draft_pb2_grpc
 from paceline.wire import (
     info_to_wire,
@@ -30,10 +33,12 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         worker: DeviceWorker[ProposeRound, ProposeResult],
         info: WorkerInfo,
         metrics: DraftMetrics,
+        tracer: Tracer = NOT_TRACED,
     ) -> None:
         self._streams = RoundStreams(worker)
         self._info = info
         self._metrics = metrics
+        self._tracer = tracer
 
     async def GetInfo(
         self, request: draft_pb2.DraftServiceGetInfoRequest, context: ServicerContext
@@ -47,8 +52,12 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         context: ServicerContext,
     ) -> AsyncIterator[draft_pb2.ProposeResponse]:
         """The rounds of one caller."""
-        async for response in self._streams.serve(request_iterator, _read, self._write):
-            yield response
+        spans = RoundSpans(self._tracer, PROPOSE, _read, self._write)
+        try:
+            async for response in self._streams.serve(request_iterator, spans.read, spans.write):
+                yield response
+        finally:
+            spans.close()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new sequences; return when the running ones have ended or moved elsewhere."""

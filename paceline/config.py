@@ -46,6 +46,10 @@ class ServiceSettings(Settings):
     log_level: LogLevel = "info"
     """Least severe messages that are logged."""
 
+    log_format: Literal["auto", "text", "json"] = "auto"
+    """How they are logged. `auto`: text on a terminal, else a JSON object per line, as programs
+    that gather logs read it."""
+
 
 S = TypeVar("S", bound=Settings)
 
@@ -131,6 +135,11 @@ def set_default_environment(values: Mapping[str, str]) -> None:
     """Set variables that libraries read, except those that are set already."""
     for key, text in values.items():
         os.environ.setdefault(key, text)
+
+
+def library_environment(prefix: str) -> dict[str, str]:
+    """Variables that a library reads itself, where we have to know them before it is loaded."""
+    return {key: text for key, text in os.environ.items() if key.startswith(prefix)}
 
 
 def child_environment(settings: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:

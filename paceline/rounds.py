@@ -122,6 +122,8 @@ class RoundTiming:
     pass_sequences: int = 0
     num_steps: int = 0
     """Of a proposal: the steps of the drafter's model for it; 0 for none, as for a copy."""
+    num_rows: int = 0
+    """Of a verification: tokens of the sequence that were run for this result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ class ProposeRound:
     """The same of a draft that takes a step of the drafter's model, before the step is made."""
     max_steps: int = 0
     """Most steps of the drafter's model, as more would come too late; 0 for as many as it takes."""
+    tracestate: str = ""
 
 
 class DraftFault(Enum):
@@ -188,6 +191,11 @@ class ProposeResult:
     fault: DraftFault | None = None
     """What kept the drafter from proposing more, when it should not have."""
 
+    @property
+    def last(self) -> bool:
+        """Whether no more results follow for the round: a proposal comes in one."""
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class VerifyRound:
@@ -205,6 +213,7 @@ class VerifyRound:
     position on are the answer."""
     features_from: int | None = None
     """When set, the last result brings the features from this position on."""
+    tracestate: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def run_service(
     _end_when_signalled()
     try:
         settings = load_settings(settings_class, sys.argv[1:], f"python -m {name}")
-        configure_logging(settings.log_level)
+        configure_logging(settings.log_level, settings.log_format)
         _run(serve(settings))
     except InvalidConfig as error:
         sys.stderr.write(f"{name}: {error.message}\n")

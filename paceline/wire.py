@@ -37,6 +37,7 @@ def propose_round_to_wire(round: ProposeRound) -> draft_pb2.ProposeRound:
         num_speculative_tokens=round.num_speculative_tokens,
         settings=settings_to_wire(round.settings),
         traceparent=round.traceparent,
+        tracestate=round.tracestate,
         features=features_to_wire(round.features),
         min_confidence=round.min_confidence,
         min_step_confidence=round.min_step_confidence,
@@ -53,6 +54,7 @@ def propose_round_from_wire(message: draft_pb2.ProposeRound) -> ProposeRound:
         num_speculative_tokens=message.num_speculative_tokens,
         settings=settings_from_wire(message),
         traceparent=message.traceparent,
+        tracestate=message.tracestate,
         features=features_from_wire(message),
         min_confidence=message.min_confidence,
         min_step_confidence=message.min_step_confidence,
@@ -98,6 +100,7 @@ def verify_round_to_wire(round: VerifyRound) -> target_pb2.VerifyRound:
         max_new_tokens=round.max_new_tokens,
         settings=settings_to_wire(round.settings),
         traceparent=round.traceparent,
+        tracestate=round.tracestate,
         score_from=round.score_from,
         features_from=round.features_from,
     )
@@ -113,6 +116,7 @@ def verify_round_from_wire(message: target_pb2.VerifyRound) -> VerifyRound:
         max_new_tokens=message.max_new_tokens or 1,
         settings=settings_from_wire(message),
         traceparent=message.traceparent,
+        tracestate=message.tracestate,
         score_from=message.score_from if message.HasField("score_from") else None,
         features_from=message.features_from if message.HasField("features_from") else None,
     )
@@ -234,6 +238,7 @@ def _timing_to_wire(timing: RoundTiming) -> tokens_pb2.RoundTiming:
         pass_rows=timing.pass_rows,
         pass_sequences=timing.pass_sequences,
         num_steps=timing.num_steps,
+        num_rows=timing.num_rows,
     )
 
 
@@ -244,6 +249,7 @@ def _timing_from_wire(message: tokens_pb2.RoundTiming) -> RoundTiming:
         pass_rows=message.pass_rows,
         pass_sequences=message.pass_sequences,
         num_steps=message.num_steps,
+        num_rows=message.num_rows,
     )
 
 

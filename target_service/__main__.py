@@ -14,6 +14,7 @@ from paceline.metrics import MetricsServer
 from paceline.rounds import WorkerInfo
 from paceline.server import GrpcServer, run_service, serve_worker
 from paceline.server_security import ServerSecurity
+from paceline.telemetry.tracer import start_tracing
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetSettings
 from target_service.metrics import TargetMetrics
@@ -26,6 +27,7 @@ logger = logging.getLogger("target_service")
 async def serve(settings: TargetSettings) -> None:
     """Run until a signal."""
     security = ServerSecurity.of(settings)
+    tracer = start_tracing("paceline-target")
     thread = device_thread("target-device")
     loaded = thread.submit(
         build_worker_model,
@@ -41,7 +43,7 @@ async def serve(settings: TargetSettings) -> None:
     worker = DeviceWorker(verifier, thread)
     info = _info(loaded, verifier, settings)
     metrics = TargetMetrics(worker, verifier.passes, loaded.model.kv_cache, info)
-    servicer = TargetServicer(worker, info, loaded.tokenizer_files, metrics)
+    servicer = TargetServicer(worker, info, loaded.tokenizer_files, metrics, tracer)
     add_service = partial(add_TargetServiceServicer_to_server, servicer)
     server = GrpcServer(SERVICE_NAME, add_service, security=security)
     metrics.instruments.show_calls(server.calls)
@@ -50,6 +52,7 @@ async def serve(settings: TargetSettings) -> None:
     name = f"target worker of {loaded.name}"
     await serve_worker(name, server, worker, servicer.drain, settings)
     await metrics_server.stop()
+    await tracer.aclose()
 
 
 def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> WorkerInfo:

@@ -39,6 +39,7 @@ class PendingRound:
     arrived_at: float = field(default_factory=perf_counter)
     queue_s: float = 0.0
     compute_s: float = 0.0
+    num_rows: int = 0
 
     @property
     def is_prefill(self) -> bool:
@@ -73,6 +74,7 @@ class PendingRound:
             compute_us=round(self.compute_s * 1e6),
             pass_rows=num_rows,
             pass_sequences=num_sequences,
+            num_rows=self.num_rows,
         )
-        self.compute_s = 0.0
+        self.compute_s, self.num_rows = 0.0, 0
         return replace(result, timing=timing)

@@ -9,6 +9,9 @@ from paceline.engine.device_worker import DeviceWorker
 from paceline.engine.round_stream import RoundStreams
 from paceline.engine.tokenizer_files import TokenizerFile
 from paceline.rounds import VerifyResult, VerifyRound, WorkerInfo, WorkerLoad
+from paceline.telemetry.names import VERIFY
+from paceline.telemetry.round_spans import RoundSpans
+from paceline.telemetry.tracer import NOT_TRACED, Tracer
 from paceline.v1 import target_pb2, target_pb2_grpc
 from paceline.wire import (
     info_to_wire,
@@ -33,11 +36,13 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         info: WorkerInfo,
         tokenizer_files: Sequence[TokenizerFile],
         metrics: TargetMetrics,
+        tracer: Tracer = NOT_TRACED,
     ) -> None:
         self._streams = RoundStreams(worker)
         self._metrics = metrics
         self._info = info
         self._tokenizer_files = tokenizer_files
+        self._tracer = tracer
 
     async def GetInfo(
         self, request: target_pb2.TargetServiceGetInfoRequest, context: ServicerContext
@@ -60,8 +65,12 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         context: ServicerContext,
     ) -> AsyncIterator[target_pb2.VerifyResponse]:
         """The rounds of one caller."""
-        async for response in self._streams.serve(request_iterator, _read, self._write):
-            yield response
+        spans = RoundSpans(self._tracer, VERIFY, _read, self._write)
+        try:
+            async for response in self._streams.serve(request_iterator, spans.read, spans.write):
+                yield response
+        finally:
+            spans.close()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new sequences; return when the running ones have ended or moved elsewhere."""

@@ -151,6 +151,7 @@ class Verifier:
         self.passes.ran(num_rows, len(shares), elapsed)
         for share in shares:
             share.pending.compute_s += elapsed
+            share.pending.num_rows += len(share.work.token_ids)
         return [share.pending.timed(result, num_rows, len(shares)) for share, result in committed]
 
     def abandon(self, message: str) -> list[VerifyResult]:

@@ -6,6 +6,7 @@ from worker_servers import Cluster
 
 from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
 from paceline.server import GrpcServer
+from paceline.telemetry.tracer import NOT_TRACED, Tracer
 from paceline.v1 import coordinator_pb2 as pb
 from paceline.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_server
 
@@ -13,8 +14,8 @@ from paceline.v1.coordinator_pb2_grpc import add_CoordinatorServiceServicer_to_s
 class CoordinatorServer:
     """A gRPC server in front of a generator."""
 
-    def __init__(self, running: Cluster) -> None:
-        serving = CoordinatorServicer(running.generator)
+    def __init__(self, running: Cluster, tracer: Tracer = NOT_TRACED) -> None:
+        serving = CoordinatorServicer(running.generator, tracer=tracer)
         self._server = GrpcServer(
             SERVICE_NAME, partial(add_CoordinatorServiceServicer_to_server, serving)
         )

@@ -30,6 +30,7 @@ from paceline.engine.tokenizer_files import tokenizer_digest
 from paceline.rounds import WorkerInfo, WorkerLoad
 from paceline.server import GrpcServer
 from paceline.server_security import OPEN
+from paceline.telemetry.tracer import NOT_TRACED, Tracer
 from paceline.v1.draft_pb2_grpc import add_DraftServiceServicer_to_server
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from paceline.workers.pool import WorkerPool
@@ -123,6 +124,7 @@ def target_server(
     *,
     info: WorkerInfo = INFO,
     limits: VerifierLimits | None = None,
+    tracer: Tracer = NOT_TRACED,
     **room: int,
 ) -> WorkerServer:
     """A target worker of the table model."""
@@ -134,7 +136,7 @@ def target_server(
 
         def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
             metrics = TargetMetrics(worker, verifier.passes, model.kv_cache, fresh)
-            servicer = TargetServicer(worker, fresh, TOKENIZER_FILES, metrics)
+            servicer = TargetServicer(worker, fresh, TOKENIZER_FILES, metrics, tracer)
             return partial(add_TargetServiceServicer_to_server, servicer)
 
         return verifier, add_to
@@ -147,6 +149,7 @@ def draft_server(
     law: TableLaw = LAW,
     make_model: Callable[[TableLaw], TableModel] = TableModel,
     make_drafter: Callable[[], Drafter] | None = None,
+    tracer: Tracer = NOT_TRACED,
     **changes: Any,
 ) -> WorkerServer:
     """A draft worker: what `make_drafter` makes, or by its name `suffix`, `fed`, `hybrid`, `trees`,
@@ -177,7 +180,9 @@ def draft_server(
         proposer = Proposer(method, 16, info.feature_size)
 
         def add_to(worker: DeviceWorker[Any, Any]) -> AddService:
-            servicer = DraftServicer(worker, info, DraftMetrics(worker, proposer.passes, info))
+            servicer = DraftServicer(
+                worker, info, DraftMetrics(worker, proposer.passes, info), tracer
+            )
             return partial(add_DraftServiceServicer_to_server, servicer)
 
         return proposer, add_to

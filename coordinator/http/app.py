@@ -13,20 +13,35 @@ from coordinator.http.generation import TextGenerator
 from coordinator.http.openapi import description
 from coordinator.http.request_ids import RequestIds
 from coordinator.http.response_counts import ResponseCounts
+from coordinator.http.traced import Traced
 from coordinator.http.wire import ClientGone, json_response
 from coordinator.metrics import Metrics
 from paceline import __version__
 from paceline.api_keys import ApiKeys
 from paceline.errors import NotFound, PacelineError, shown
 from paceline.rounds import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from paceline.telemetry.tracer import NOT_TRACED, Tracer
 
 
-def create_app(generator: TextGenerator, metrics: Metrics, keys: ApiKeys | None = None) -> FastAPI:
+def create_app(
+    generator: TextGenerator,
+    metrics: Metrics,
+    keys: ApiKeys | None = None,
+    tracer: Tracer = NOT_TRACED,
+) -> FastAPI:
     """An application that answers with this generator and shows these metrics.
 
     With `keys` whoever asks for more than how it is has to show one.
     """
-    app = FastAPI(title="Paceline", version=__version__, openapi_url=None)
+    app = FastAPI(
+        title="Paceline",
+        version=__version__,
+        openapi_url=None,
+        # It would record requests a second time, and with them bodies and messages of errors.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    # The last one added is met first.
+    app.add_middleware(Traced, tracer=tracer)
     if keys is not None:
         app.add_middleware(Authentication, keys=keys)
     app.add_middleware(RequestIds)

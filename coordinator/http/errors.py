@@ -104,7 +104,7 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 async def client_gone(request: Request, error: Exception) -> Response:
     """Handler of requests whose client has left; nobody reads this."""
-    return Response(status_code=400)
+    return Response(status_code=499)  # what nginx calls it
 
 
 async def internal_error(request: Request, error: Exception) -> Response:

@@ -26,6 +26,7 @@ from coordinator.requests import Generation, GenerationRequest, GenerationStep
 from coordinator.service_status import ServiceStatus
 from coordinator.status import is_store_degraded
 from paceline.errors import NotFound, shown
+from paceline.telemetry.span import current_span
 
 
 class TextGenerator(Protocol):
@@ -79,6 +80,8 @@ async def _respond(
 ) -> Response:
     _check_model(generator, body.model)
     resume_from = resumed_from(request, body)
+    if (span := current_span()) is not None:
+        span.set({"gen_ai.request.stream": body.stream})
     asked = replace(body.to_request(uuid.uuid4().hex), tenant=tenant_of(request))
     answering = _Answering(generator, api, body, asked, resume_from)
     headers = _store_headers(generator.status())

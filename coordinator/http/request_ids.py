@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinator.http.errors import REQUEST_ID_HEADER as HEADER
 from coordinator.http.errors import REQUEST_ID_KEY, Problem
 from paceline.errors import InvalidRequest
+from paceline.logs import bind_log_context
 
 MAX_LENGTH = 128
 
@@ -26,6 +27,7 @@ class RequestIds:
         is_valid = len(asked) <= MAX_LENGTH and asked.isascii() and asked.isprintable()
         request_id = asked if asked and is_valid else secrets.token_hex(16)
         scope[REQUEST_ID_KEY] = request_id
+        bind_log_context(request_id=request_id)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -35,7 +35,7 @@ class HttpServer:
             uvicorn.Config(
                 self._answer,
                 interface="asgi3",
-                log_level="warning",
+                log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=STOP_GRACE_S,
                 ssl_context_factory=None if tls is None else lambda *_: tls,

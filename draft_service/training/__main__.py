@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
         argv = ["--drafter", *argv]
     try:
         settings = load_settings(TrainingSettings, argv, "paceline train-drafter")
-        configure_logging(settings.log_level)
+        configure_logging(settings.log_level, settings.log_format)
         from draft_service.training.pipeline import run  # torch: not for --help
 
         directory = run(settings)

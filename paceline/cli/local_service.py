@@ -224,7 +224,7 @@ class LocalService:
         self, module: str, name: str, values: Mapping[str, Any], num_threads: int, grace_s: float
     ) -> Child:
         environment = child_environment(
-            {"host": HOST, "log_level": self._settings.log_level, **values},
+            {"host": HOST, "log_level": self._settings.log_level, "log_format": "text", **values},
             {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads)},
         )
         # -P: a folder named `coordinator` where the user happens to be must not be run instead.

@@ -25,27 +25,27 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import tokens_pb2 as paceline_dot_v1_dot_tokens__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/draft.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/tokens.proto\"\x1c\n\x1a\x44raftServiceGetInfoRequest\"D\n\x1b\x44raftServiceGetInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.paceline.v1.WorkerInfo\"\xaf\x02\n\x0cProposeRound\x12\x13\n\x0bsequence_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12$\n\x04span\x18\x03 \x01(\x0b\x32\x16.paceline.v1.TokenSpan\x12\x1e\n\x16num_speculative_tokens\x18\x04 \x01(\r\x12/\n\x08settings\x18\x05 \x01(\x0b\x32\x1d.paceline.v1.SequenceSettings\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\x12\'\n\x08\x66\x65\x61tures\x18\x07 \x01(\x0b\x32\x15.paceline.v1.Features\x12\x16\n\x0emin_confidence\x18\x08 \x01(\x02\x12\x1b\n\x13min_step_confidence\x18\t \x01(\x02\x12\x11\n\tmax_steps\x18\n \x01(\r\"X\n\x0eProposeRequest\x12)\n\x06rounds\x18\x01 \x03(\x0b\x32\x19.paceline.v1.ProposeRound\x12\x1b\n\x13\x63losed_sequence_ids\x18\x02 \x03(\t\"\x9c\x02\n\rProposeResult\x12\x13\n\x0bsequence_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x11\n\x04held\x18\x03 \x01(\rH\x00\x88\x01\x01\x12#\n\x06\x64rafts\x18\x04 \x01(\x0b\x32\x13.paceline.v1.Drafts\x12(\n\x06timing\x18\x05 \x01(\x0b\x32\x18.paceline.v1.RoundTiming\x12\x1a\n\rfeatures_from\x18\x06 \x01(\rH\x01\x88\x01\x01\x12&\n\x05\x66\x61ult\x18\x07 \x01(\x0e\x32\x17.paceline.v1.DraftFault\x12&\n\x05\x65rror\x18\x0f \x01(\x0b\x32\x17.paceline.v1.RoundErrorB\x07\n\x05_heldB\x10\n\x0e_features_from\"e\n\x0fProposeResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.ProposeResult\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.paceline.v1.WorkerLoad*d\n\nDraftFault\x12\x1b\n\x17\x44RAFT_FAULT_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x44RAFT_FAULT_NOT_A_NUMBER\x10\x01\x12\x1b\n\x17\x44RAFT_FAULT_NO_FEATURES\x10\x02\x32\xb6\x01\n\x0c\x44raftService\x12\\\n\x07GetInfo\x12\'.paceline.v1.DraftServiceGetInfoRequest\x1a(.paceline.v1.DraftServiceGetInfoResponse\x12H\n\x07Propose\x12\x1b.paceline.v1.ProposeRequest\x1a\x1c.paceline.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/draft.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/tokens.proto\"\x1c\n\x1a\x44raftServiceGetInfoRequest\"D\n\x1b\x44raftServiceGetInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.paceline.v1.WorkerInfo\"\xc3\x02\n\x0cProposeRound\x12\x13\n\x0bsequence_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12$\n\x04span\x18\x03 \x01(\x0b\x32\x16.paceline.v1.TokenSpan\x12\x1e\n\x16num_speculative_tokens\x18\x04 \x01(\r\x12/\n\x08settings\x18\x05 \x01(\x0b\x32\x1d.paceline.v1.SequenceSettings\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\x12\'\n\x08\x66\x65\x61tures\x18\x07 \x01(\x0b\x32\x15.paceline.v1.Features\x12\x16\n\x0emin_confidence\x18\x08 \x01(\x02\x12\x1b\n\x13min_step_confidence\x18\t \x01(\x02\x12\x11\n\tmax_steps\x18\n \x01(\r\x12\x12\n\ntracestate\x18\x0b \x01(\t\"X\n\x0eProposeRequest\x12)\n\x06rounds\x18\x01 \x03(\x0b\x32\x19.paceline.v1.ProposeRound\x12\x1b\n\x13\x63losed_sequence_ids\x18\x02 \x03(\t\"\x9c\x02\n\rProposeResult\x12\x13\n\x0bsequence_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x11\n\x04held\x18\x03 \x01(\rH\x00\x88\x01\x01\x12#\n\x06\x64rafts\x18\x04 \x01(\x0b\x32\x13.paceline.v1.Drafts\x12(\n\x06timing\x18\x05 \x01(\x0b\x32\x18.paceline.v1.RoundTiming\x12\x1a\n\rfeatures_from\x18\x06 \x01(\rH\x01\x88\x01\x01\x12&\n\x05\x66\x61ult\x18\x07 \x01(\x0e\x32\x17.paceline.v1.DraftFault\x12&\n\x05\x65rror\x18\x0f \x01(\x0b\x32\x17.paceline.v1.RoundErrorB\x07\n\x05_heldB\x10\n\x0e_features_from\"e\n\x0fProposeResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.paceline.v1.ProposeResult\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.paceline.v1.WorkerLoad*d\n\nDraftFault\x12\x1b\n\x17\x44RAFT_FAULT_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x44RAFT_FAULT_NOT_A_NUMBER\x10\x01\x12\x1b\n\x17\x44RAFT_FAULT_NO_FEATURES\x10\x02\x32\xb6\x01\n\x0c\x44raftService\x12\\\n\x07GetInfo\x12\'.paceline.v1.DraftServiceGetInfoRequest\x1a(.paceline.v1.DraftServiceGetInfoResponse\x12H\n\x07Propose\x12\x1b.paceline.v1.ProposeRequest\x1a\x1c.paceline.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.draft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAFTFAULT']._serialized_start=952
-  _globals['_DRAFTFAULT']._serialized_end=1052
+  _globals['_DRAFTFAULT']._serialized_start=972
+  _globals['_DRAFTFAULT']._serialized_end=1072
   _globals['_DRAFTSERVICEGETINFOREQUEST']._serialized_start=66
   _globals['_DRAFTSERVICEGETINFOREQUEST']._serialized_end=94
   _globals['_DRAFTSERVICEGETINFORESPONSE']._serialized_start=96
   _globals['_DRAFTSERVICEGETINFORESPONSE']._serialized_end=164
   _globals['_PROPOSEROUND']._serialized_start=167
-  _globals['_PROPOSEROUND']._serialized_end=470
-  _globals['_PROPOSEREQUEST']._serialized_start=472
-  _globals['_PROPOSEREQUEST']._serialized_end=560
-  _globals['_PROPOSERESULT']._serialized_start=563
-  _globals['_PROPOSERESULT']._serialized_end=847
-  _globals['_PROPOSERESPONSE']._serialized_start=849
-  _globals['_PROPOSERESPONSE']._serialized_end=950
-  _globals['_DRAFTSERVICE']._serialized_start=1055
-  _globals['_DRAFTSERVICE']._serialized_end=1237
+  _globals['_PROPOSEROUND']._serialized_end=490
+  _globals['_PROPOSEREQUEST']._serialized_start=492
+  _globals['_PROPOSEREQUEST']._serialized_end=580
+  _globals['_PROPOSERESULT']._serialized_start=583
+  _globals['_PROPOSERESULT']._serialized_end=867
+  _globals['_PROPOSERESPONSE']._serialized_start=869
+  _globals['_PROPOSERESPONSE']._serialized_end=970
+  _globals['_DRAFTSERVICE']._serialized_start=1075
+  _globals['_DRAFTSERVICE']._serialized_end=1257
 # @@protoc_insertion_point(module_scope)

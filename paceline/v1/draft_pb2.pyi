@@ -28,7 +28,7 @@ class DraftServiceGetInfoResponse(_message.Message):
     def __init__(self, info: _Optional[_Union[_tokens_pb2.WorkerInfo, _Mapping]] = ...) -> None: ...
 
 class ProposeRound(_message.Message):
-    __slots__ = ("sequence_id", "round", "span", "num_speculative_tokens", "settings", "traceparent", "features", "min_confidence", "min_step_confidence", "max_steps")
+    __slots__ = ("sequence_id", "round", "span", "num_speculative_tokens", "settings", "traceparent", "features", "min_confidence", "min_step_confidence", "max_steps", "tracestate")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SPAN_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class ProposeRound(_message.Message):
     MIN_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     MIN_STEP_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     MAX_STEPS_FIELD_NUMBER: _ClassVar[int]
+    TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     sequence_id: str
     round: int
     span: _tokens_pb2.TokenSpan
@@ -49,7 +50,8 @@ class ProposeRound(_message.Message):
     min_confidence: float
     min_step_confidence: float
     max_steps: int
-    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_tokens_pb2.Features, _Mapping]] = ..., min_confidence: _Optional[float] = ..., min_step_confidence: _Optional[float] = ..., max_steps: _Optional[int] = ...) -> None: ...
+    tracestate: str
+    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., num_speculative_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ..., features: _Optional[_Union[_tokens_pb2.Features, _Mapping]] = ..., min_confidence: _Optional[float] = ..., min_step_confidence: _Optional[float] = ..., max_steps: _Optional[int] = ..., tracestate: _Optional[str] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("rounds", "closed_sequence_ids")

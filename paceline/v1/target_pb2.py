@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from paceline.v1 import tokens_pb2 as paceline_dot_v1_dot_tokens__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/target.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/tokens.proto\"\x1d\n\x1bTargetServiceGetInfoRequest\"E\n\x1cTargetServiceGetInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.paceline.v1.WorkerInfo\"\x15\n\x13GetTokenizerRequest\"2\n\x14GetTokenizerResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xb0\x02\n\x0bVerifyRound\x12\x13\n\x0bsequence_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12$\n\x04span\x18\x03 \x01(\x0b\x32\x16.paceline.v1.TokenSpan\x12#\n\x06\x64rafts\x18\x04 \x01(\x0b\x32\x13.paceline.v1.Drafts\x12\x16\n\x0emax_new_tokens\x18\x05 \x01(\r\x12/\n\x08settings\x18\x06 \x01(\x0b\x32\x1d.paceline.v1.SequenceSettings\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x17\n\nscore_from\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\rfeatures_from\x18\t \x01(\rH\x01\x88\x01\x01\x42\r\n\x0b_score_fromB\x10\n\x0e_features_from\"V\n\rVerifyRequest\x12(\n\x06rounds\x18\x01 \x03(\x0b\x32\x18.paceline.v1.VerifyRound\x12\x1b\n\x13\x63losed_sequence_ids\x18\x02 \x03(\t\"\xde\x02\n\x0cVerifyResult\x12\x13\n\x0bsequence_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x11\n\x04held\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05start\x18\x04 \x01(\r\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x18\n\x10num_draft_tokens\x18\x06 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x07 \x01(\r\x12\x0c\n\x04last\x18\x08 \x01(\x08\x12(\n\x06timing\x18\t \x01(\x0b\x32\x18.paceline.v1.RoundTiming\x12,\n\x08logprobs\x18\n \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\x12\'\n\x08\x66\x65\x61tures\x18\x0b \x01(\x0b\x32\x15.paceline.v1.Features\x12&\n\x05\x65rror\x18\x0f \x01(\x0b\x32\x17.paceline.v1.RoundErrorB\x07\n\x05_held\"c\n\x0eVerifyResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.paceline.v1.VerifyResult\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.paceline.v1.WorkerLoad2\x8d\x02\n\rTargetService\x12^\n\x07GetInfo\x12(.paceline.v1.TargetServiceGetInfoRequest\x1a).paceline.v1.TargetServiceGetInfoResponse\x12U\n\x0cGetTokenizer\x12 .paceline.v1.GetTokenizerRequest\x1a!.paceline.v1.GetTokenizerResponse0\x01\x12\x45\n\x06Verify\x12\x1a.paceline.v1.VerifyRequest\x1a\x1b.paceline.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/target.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/tokens.proto\"\x1d\n\x1bTargetServiceGetInfoRequest\"E\n\x1cTargetServiceGetInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.paceline.v1.WorkerInfo\"\x15\n\x13GetTokenizerRequest\"2\n\x14GetTokenizerResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xc4\x02\n\x0bVerifyRound\x12\x13\n\x0bsequence_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12$\n\x04span\x18\x03 \x01(\x0b\x32\x16.paceline.v1.TokenSpan\x12#\n\x06\x64rafts\x18\x04 \x01(\x0b\x32\x13.paceline.v1.Drafts\x12\x16\n\x0emax_new_tokens\x18\x05 \x01(\r\x12/\n\x08settings\x18\x06 \x01(\x0b\x32\x1d.paceline.v1.SequenceSettings\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x17\n\nscore_from\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\rfeatures_from\x18\t \x01(\rH\x01\x88\x01\x01\x12\x12\n\ntracestate\x18\n \x01(\tB\r\n\x0b_score_fromB\x10\n\x0e_features_from\"V\n\rVerifyRequest\x12(\n\x06rounds\x18\x01 \x03(\x0b\x32\x18.paceline.v1.VerifyRound\x12\x1b\n\x13\x63losed_sequence_ids\x18\x02 \x03(\t\"\xde\x02\n\x0cVerifyResult\x12\x13\n\x0bsequence_id\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\r\x12\x11\n\x04held\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\r\n\x05start\x18\x04 \x01(\r\x12\x11\n\ttoken_ids\x18\x05 \x03(\r\x12\x18\n\x10num_draft_tokens\x18\x06 \x01(\r\x12\x1b\n\x13num_accepted_tokens\x18\x07 \x01(\r\x12\x0c\n\x04last\x18\x08 \x01(\x08\x12(\n\x06timing\x18\t \x01(\x0b\x32\x18.paceline.v1.RoundTiming\x12,\n\x08logprobs\x18\n \x03(\x0b\x32\x1a.paceline.v1.TokenLogprobs\x12\'\n\x08\x66\x65\x61tures\x18\x0b \x01(\x0b\x32\x15.paceline.v1.Features\x12&\n\x05\x65rror\x18\x0f \x01(\x0b\x32\x17.paceline.v1.RoundErrorB\x07\n\x05_held\"c\n\x0eVerifyResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.paceline.v1.VerifyResult\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.paceline.v1.WorkerLoad2\x8d\x02\n\rTargetService\x12^\n\x07GetInfo\x12(.paceline.v1.TargetServiceGetInfoRequest\x1a).paceline.v1.TargetServiceGetInfoResponse\x12U\n\x0cGetTokenizer\x12 .paceline.v1.GetTokenizerRequest\x1a!.paceline.v1.GetTokenizerResponse0\x01\x12\x45\n\x06Verify\x12\x1a.paceline.v1.VerifyRequest\x1a\x1b.paceline.v1.VerifyResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,13 +41,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTOKENIZERRESPONSE']._serialized_start=192
   _globals['_GETTOKENIZERRESPONSE']._serialized_end=242
   _globals['_VERIFYROUND']._serialized_start=245
-  _globals['_VERIFYROUND']._serialized_end=549
-  _globals['_VERIFYREQUEST']._serialized_start=551
-  _globals['_VERIFYREQUEST']._serialized_end=637
-  _globals['_VERIFYRESULT']._serialized_start=640
-  _globals['_VERIFYRESULT']._serialized_end=990
-  _globals['_VERIFYRESPONSE']._serialized_start=992
-  _globals['_VERIFYRESPONSE']._serialized_end=1091
-  _globals['_TARGETSERVICE']._serialized_start=1094
-  _globals['_TARGETSERVICE']._serialized_end=1363
+  _globals['_VERIFYROUND']._serialized_end=569
+  _globals['_VERIFYREQUEST']._serialized_start=571
+  _globals['_VERIFYREQUEST']._serialized_end=657
+  _globals['_VERIFYRESULT']._serialized_start=660
+  _globals['_VERIFYRESULT']._serialized_end=1010
+  _globals['_VERIFYRESPONSE']._serialized_start=1012
+  _globals['_VERIFYRESPONSE']._serialized_end=1111
+  _globals['_TARGETSERVICE']._serialized_start=1114
+  _globals['_TARGETSERVICE']._serialized_end=1383
 # @@protoc_insertion_point(module_scope)

@@ -30,7 +30,7 @@ class GetTokenizerResponse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class VerifyRound(_message.Message):
-    __slots__ = ("sequence_id", "round", "span", "drafts", "max_new_tokens", "settings", "traceparent", "score_from", "features_from")
+    __slots__ = ("sequence_id", "round", "span", "drafts", "max_new_tokens", "settings", "traceparent", "score_from", "features_from", "tracestate")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SPAN_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class VerifyRound(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FROM_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FROM_FIELD_NUMBER: _ClassVar[int]
+    TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     sequence_id: str
     round: int
     span: _tokens_pb2.TokenSpan
@@ -49,7 +50,8 @@ class VerifyRound(_message.Message):
     traceparent: str
     score_from: int
     features_from: int
-    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ..., score_from: _Optional[int] = ..., features_from: _Optional[int] = ...) -> None: ...
+    tracestate: str
+    def __init__(self, sequence_id: _Optional[str] = ..., round: _Optional[int] = ..., span: _Optional[_Union[_tokens_pb2.TokenSpan, _Mapping]] = ..., drafts: _Optional[_Union[_tokens_pb2.Drafts, _Mapping]] = ..., max_new_tokens: _Optional[int] = ..., settings: _Optional[_Union[_tokens_pb2.SequenceSettings, _Mapping]] = ..., traceparent: _Optional[str] = ..., score_from: _Optional[int] = ..., features_from: _Optional[int] = ..., tracestate: _Optional[str] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("rounds", "closed_sequence_ids")

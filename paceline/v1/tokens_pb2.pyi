@@ -140,18 +140,20 @@ class RoundError(_message.Message):
     def __init__(self, reason: _Optional[_Union[RoundErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class RoundTiming(_message.Message):
-    __slots__ = ("queue_us", "compute_us", "pass_rows", "pass_sequences", "num_steps")
+    __slots__ = ("queue_us", "compute_us", "pass_rows", "pass_sequences", "num_steps", "num_rows")
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_US_FIELD_NUMBER: _ClassVar[int]
     PASS_ROWS_FIELD_NUMBER: _ClassVar[int]
     PASS_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
     queue_us: int
     compute_us: int
     pass_rows: int
     pass_sequences: int
     num_steps: int
-    def __init__(self, queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., pass_rows: _Optional[int] = ..., pass_sequences: _Optional[int] = ..., num_steps: _Optional[int] = ...) -> None: ...
+    num_rows: int
+    def __init__(self, queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., pass_rows: _Optional[int] = ..., pass_sequences: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_rows: _Optional[int] = ...) -> None: ...
 
 class WorkerLoad(_message.Message):
     __slots__ = ("num_sequences", "num_waiting", "kv_used", "kv_capacity", "num_preemptions", "draining")

@@ -77,9 +77,9 @@ def drafts(draw: st.DrawFn) -> Drafts:
     return Drafts(token_ids, parents, supports, confidences)
 
 
-TIMINGS = st.builds(RoundTiming, U32, U32, U32, U32, U32)
+TIMINGS = st.builds(RoundTiming, U32, U32, U32, U32, U32, U32)
 ERRORS = st.builds(RoundError, st.sampled_from(RoundErrorReason), TEXTS)
-LOADS = st.builds(WorkerLoad, U32, U32, U32, U32, U64)
+LOADS = st.builds(WorkerLoad, U32, U32, U32, U32, U64, st.booleans())
 PROPOSE_ROUNDS = st.builds(
     ProposeRound,
     TEXTS,
@@ -92,6 +92,7 @@ PROPOSE_ROUNDS = st.builds(
     min_confidence=SINGLES,
     min_step_confidence=SINGLES,
     max_steps=U32,
+    tracestate=TEXTS,
 )
 VERIFY_ROUNDS = st.builds(
     VerifyRound,
@@ -104,6 +105,7 @@ VERIFY_ROUNDS = st.builds(
     traceparent=TEXTS,
     score_from=st.none() | U32,
     features_from=st.none() | U32,
+    tracestate=TEXTS,
 )
 PROPOSE_RESULTS = st.builds(
     ProposeResult,
@@ -146,7 +148,8 @@ INFOS = st.builds(
     feature_layers=TOKEN_IDS,
     feature_size=U32,
     feature_projection=TEXTS,
-    num_parameters=st.integers(0, 2**64 - 1),
+    num_parameters=U64,
+    started_at_ms=U64,
     protocol_major=U32,
     protocol_minor=U32,
 )
