@@ -73,7 +73,7 @@ def _print_sources(sources: list[dict[str, Any]]) -> None:
     for source in sources:
         if source["heard_s_ago"] is None and not source["problem"]:
             continue
-        number = f"{source['num_open']} {source['role']} workers"
+        number = f"lists {source['num_open']} for {source['role']}"
         if source["num_closed"]:
             number += f" and {source['num_closed']} that finish what they have"
         age = source["heard_s_ago"]
