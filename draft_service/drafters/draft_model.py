@@ -3,6 +3,7 @@
 With the target's own weights this is the method `self`, which accepts everything.
 """
 
+import logging
 from typing import Protocol
 
 from draft_service.drafters.token_choice import TokenChoice
@@ -11,6 +12,8 @@ from paceline.engine.grammar import Grammars
 from paceline.engine.model import LanguageModel, Logits, PassSequence
 from paceline.engine.sequences import EngineSequence, SequenceTable
 from paceline.rounds import WorkerLoad
+
+logger = logging.getLogger(__name__)
 
 MAX_CHUNK = 512
 """Rows of one sequence in a step; a longer prompt takes several."""
@@ -42,6 +45,7 @@ class ModelDrafter:
         self._model = model
         self._choice = choice or TokenChoice(grammars)
         self._table = SequenceTable(model.kv_cache)
+        self._has_warned = False
 
     @property
     def table(self) -> SequenceTable:
@@ -84,6 +88,16 @@ class ModelDrafter:
         num_drafts_computed = max(len(sequence.computed) - len(sequence.log), 0)
         token_ids = [*sequence.uncomputed(), *proposal.token_ids[num_drafts_computed:]]
         if max(token_ids) >= self._model.vocab_size:
+            self._warn_of_unknown(max(token_ids))
             return None
         chunk = token_ids[:MAX_CHUNK]
         return PassSequence(kv, chunk, 1 if len(chunk) == len(token_ids) else 0)
+
+    def _warn_of_unknown(self, token_id: int) -> None:
+        """Once: a token that begins every text, for one, means that there are never any drafts."""
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "no drafts behind the token %d: the draft model has rows for the tokens 0 to %d",
+                *(token_id, self._model.vocab_size - 1),
+            )

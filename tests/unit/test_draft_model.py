@@ -150,9 +150,15 @@ def test_in_a_full_pool_the_older_sequence_drafts_and_the_newer_one_goes_without
     assert complete(drafter, again) == [plain_text(LAW, PROMPT, SEEDED)[:3]]
 
 
-def test_tokens_that_the_model_does_not_know_end_the_proposal() -> None:
+def test_tokens_that_the_model_does_not_know_end_the_proposal_and_are_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     drafter = new_drafter()
-    assert complete(drafter, Proposal(begun(drafter, [1, 16]), 3)) == [[]]
+    for _ in range(2):
+        assert complete(drafter, Proposal(begun(drafter, [1, 16]), 3)) == [[]]
+    assert [record.getMessage() for record in caplog.records] == [
+        "no drafts behind the token 16: the draft model has rows for the tokens 0 to 15"
+    ]
 
 
 def test_settings_that_leave_no_token_end_the_proposal_and_harm_nobody() -> None:
