@@ -29,7 +29,7 @@ STATUS: dict[str, Any] = {
             "role": "draft",
             "ready": False,
             "reason": "no answer",
-            "model": "",
+            "model": "some-head",
             "drafter": "suffix",
             "num_sequences": 3,
             "numerics": "",

@@ -45,6 +45,8 @@ def _print(found: dict[str, Any]) -> None:
         )
     terminal.results.print(table)
     _print_sources(found.get("sources", []))
+    for drafter in dict.fromkeys(_drafter(w) for w in found["workers"] if w["role"] == "draft"):
+        terminal.results.print(f"drafter: {drafter}", soft_wrap=True, markup=False)
     stats = found["stats"]
     num_drafts = stats["num_draft_tokens"]
     for title, value in (
@@ -84,3 +86,13 @@ def _print_sources(sources: list[dict[str, Any]]) -> None:
             soft_wrap=True,
             markup=False,
         )
+
+
+def _drafter(worker: dict[str, Any]) -> str:
+    """What a draft worker runs: its method, and the model or head behind it."""
+    text = worker["drafter"] or "not known yet"
+    if worker["model"]:
+        text += f" with {worker['model']}"
+    if worker["num_parameters"]:
+        text += f", {worker['num_parameters'] / 1e6:.1f} M parameters"
+    return text

@@ -205,6 +205,7 @@ def test_status_lists_workers_and_acceptance_also_of_a_url_without_a_scheme(
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0] == "ready"
     assert "draft 127.0.0.1:7 no answer 3 suffix" in lines
+    assert "drafter: suffix with some-head, 5.8 M parameters" in lines
     assert "acceptance: 25% of 4 drafts" in lines
     assert "draft failures: 2 unknown_token" in lines
     as_json = paceline("status", "--url", coordinator.url, "--json")
