@@ -21,6 +21,10 @@ from paceline.heads.sizes import Size
 DEFAULT_ROPE_THETA = 10000.0
 """What the paper's own code takes where a config says nothing."""
 
+_STRETCHED = ("yarn", "llama3")
+"""Rotary embeddings that depend on the length that they stretch."""
+_ORIGINAL_LENGTH = "original_max_position_embeddings"
+
 _LAYER_FIXED: Mapping[str, object] = {
     "model_type": "llama",
     "num_hidden_layers": 1,
@@ -216,10 +220,20 @@ def _layer_ids(reader: ConfigReader) -> tuple[int, ...] | None:
 
 
 def _rope(layer: ConfigReader) -> dict[str, Any]:
-    """Older configs have `rope_theta` and `rope_scaling`, newer ones one object for both."""
+    """Older configs have `rope_theta` and `rope_scaling`, newer ones one object for both.
+
+    Without the length that they stretch, it is `max_position_embeddings`, as for transformers.
+    """
     scaling = layer.get("rope_parameters") or layer.get("rope_scaling") or {}
     if not isinstance(scaling, dict):
         raise layer.refused("rope_scaling", scaling, "an object")
     theta = scaling.get("rope_theta") or layer.number("rope_theta", DEFAULT_ROPE_THETA)
     rope_type = scaling.get("rope_type") or scaling.get("type") or "default"
-    return {**scaling, "rope_type": rope_type, "rope_theta": theta}
+    rope = {**scaling, "rope_type": rope_type, "rope_theta": theta}
+    if rope_type in _STRETCHED and rope.get(_ORIGINAL_LENGTH) is None:
+        length = layer.get("max_position_embeddings")
+        if type(length) is not int or length < 1:
+            expected = f"the length that the rope_type {rope_type} stretches"
+            raise layer.refused(f"{_ORIGINAL_LENGTH} of the rope settings", None, expected)
+        rope[_ORIGINAL_LENGTH] = length
+    return rope

@@ -4,9 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from eagle_heads import HIDDEN
 from eagle_loading import LAYOUTS, edit, new_head, new_target, refusal
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from paceline.engine.head_rotary import rotary_embedding
 from paceline.engine.head_tensors import Target
 from paceline.engine.table_model import VOCAB_SIZE
 from paceline.heads.eagle_config import read_head_config
@@ -129,3 +133,17 @@ def test_rotary_embeddings_that_cannot_be_followed_are_named(
 ) -> None:
     directory = new_head(rope_scaling=rope).write(tmp_path)
     assert expected in refusal(directory, target)
+
+
+@pytest.mark.parametrize("rope_type", ["yarn", "llama3"])
+def test_what_is_stretched_is_as_long_as_transformers_takes_it_to_be(
+    tmp_path: Path, rope_type: str, target: Target
+) -> None:
+    rope = {"rope_type": rope_type, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    files = new_head(rope_scaling=rope, max_position_embeddings=64)
+    config = read_head_config(str(files.write(tmp_path)))
+    as_it_is_saved = files.config() | {"max_position_embeddings": 64, "rope_scaling": dict(rope)}
+    expected = LlamaRotaryEmbedding(LlamaConfig(**as_it_is_saved))
+    assert torch.equal(rotary_embedding(config).inv_freq, expected.inv_freq)
+    directory = new_head(rope_scaling=rope, max_position_embeddings=None).write(tmp_path)
+    assert "original_max_position_embeddings of the rope settings" in refusal(directory, target)
