@@ -20,7 +20,7 @@ class WorkerStatus:
     num_sequences: int = 0
     numerics: str = ""
     num_parameters: int = 0
-    """Of its model or head."""
+    """Of its model, or of its head without what that borrows from the target."""
     sent_bytes: int = 0
     """Messages of rounds that went to it, since the coordinator started."""
     received_bytes: int = 0

@@ -280,7 +280,7 @@ class WorkerInfo:
     """Of a target: the digest of the matrix that they go through before they are sent. Of a draft:
     that of what it must be fed with. Empty: they are sent as they are."""
     num_parameters: int = 0
-    """Of its model or head."""
+    """Of its model, or of its head without what that borrows from the target."""
     started_at_ms: int = 0
     """Unix time in milliseconds at which it began to serve; 0: it does not say."""
     protocol_major: int = PROTOCOL_MAJOR

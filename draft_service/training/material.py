@@ -121,6 +121,7 @@ class Material:
             target=self.loaded.name,
             num_parameters=sum(weight.numel() for weight in weights.values()),
             num_draft_tokens=len(self.target_ids),
+            num_target_tokens=len(self.output_matrix),
             num_sequences=len(self.learnt),
             num_tokens=int(starts[-1] - starts[len(self.held_out)]),
             num_held_out=len(self.held_out),

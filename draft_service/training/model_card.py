@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from draft_service.training.plots import draw_plots
 from draft_service.training.settings import TrainingSettings
 from paceline import __version__
 from paceline.config import describe_settings
+from paceline.engine.head_tensors import INTEGERS
+from paceline.engine.safetensors_directory import TensorFiles
 
 CARD_FILE = "README.md"
 
@@ -28,6 +32,7 @@ class CardFacts:
     num_parameters: int
     """Trained ones."""
     num_draft_tokens: int
+    num_target_tokens: int
     num_sequences: int
     """That were learnt from."""
     num_tokens: int
@@ -44,10 +49,11 @@ def write_card(
 ) -> None:
     """Write the card, with plots where they can be drawn, into `directory`."""
     plots = draw_plots(directory, entries)
-    (directory / CARD_FILE).write_text(_card(facts, settings, entries, plots))
+    (directory / CARD_FILE).write_text(_card(directory, facts, settings, entries, plots))
 
 
 def _card(
+    directory: Path,
     facts: CardFacts,
     settings: TrainingSettings,
     entries: Sequence[dict[str, Any]],
@@ -73,7 +79,8 @@ parts of its weights: the licence of {facts.target} applies to it.
 | | |
 |---|---|
 | trained parameters | {facts.num_parameters:,} |
-| draft vocabulary | {facts.num_draft_tokens:,} tokens, the most frequent of the text |
+| parameters of the checkpoint | {_num_parameters(directory):,} |
+| draft vocabulary | {_vocabulary(facts)} |
 | learnt from | {facts.num_sequences:,} sequences, {facts.num_tokens:,} tokens, \
 {settings.num_epochs} × |
 | steps | {len(entries):,} |
@@ -102,6 +109,19 @@ These are the target's own kind of questions; others are answered with other fig
 
 def _row(cells: Any) -> str:
     return " | ".join(map(str, cells)) + " |"
+
+
+def _num_parameters(directory: Path) -> int:
+    """Numbers in the checkpoint, without ids and masks."""
+    files = TensorFiles(f"head {str(directory)!r}", directory)
+    tensors = map(files.read, files.names)
+    return sum(t.numel() for t in tensors if t.dtype not in (*INTEGERS, torch.bool))
+
+
+def _vocabulary(facts: CardFacts) -> str:
+    if facts.num_draft_tokens == facts.num_target_tokens:
+        return f"all {facts.num_target_tokens:,} tokens of the target"
+    return f"{facts.num_draft_tokens:,} tokens, the most frequent of the text"
 
 
 def _replayed(facts: CardFacts) -> str:

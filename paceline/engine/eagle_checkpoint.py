@@ -29,6 +29,8 @@ class HeadWeights:
     """By name; those of the layer without what their names begin with."""
     target_ids: Tensor
     """The target's token of each draft token, int64 `[draft_vocab_size]`."""
+    num_parameters: int
+    """Of the head's own, without what it borrows from the target."""
 
 
 def check_fits(head: str, config: HeadConfig, target: Target) -> None:
@@ -69,7 +71,7 @@ def read_head_weights(
     else:
         output_shape = (config.draft_vocab_size, config.hidden_size)
         tensors[OUTPUT] = files.read_or_borrow(OUTPUT, output_shape, target)
-    return HeadWeights(tensors, target_ids)
+    return HeadWeights(tensors, target_ids, files.num_parameters)
 
 
 def read_projection(

@@ -92,16 +92,11 @@ class EagleHead:
             for name, tensor in tensors.items()
             if tensor.ndim == 1 and name.endswith(".weight")
         }
+        self.num_parameters = weights.num_parameters
+        """Its own, without what it borrows from the target."""
         self.vocab_size = vocab_size
         self._vocabulary = DraftVocabulary(weights.target_ids, vocab_size)
         self._angles = RotaryAngles(config)
-
-    @property
-    def num_parameters(self) -> int:
-        """All that it computes with, what it shares with the target included."""
-        tables = self._embedding.numel() + self._token_residual.numel()
-        norms = sum(norm.numel() for norm in self._norms.values())
-        return tables + norms + sum(m.num_parameters for m in self._matrices.values())
 
     @property
     def bytes_per_token(self) -> int:

@@ -29,7 +29,6 @@ class HeadLinear:
         `torch.int8`: eight bits and a scale for each output, with what goes in as bfloat16. The
         weights are then kept in bfloat16 too, for a prompt's many rows and for odd sizes.
         """
-        self.num_parameters = weight.numel() + (0 if bias is None else bias.numel())
         self._few: _EightBitLinear | None = None
         if dtype == torch.int8:
             if weight.shape[1] % _EIGHT_BIT_STEP == 0:

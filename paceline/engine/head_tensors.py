@@ -54,6 +54,7 @@ class HeadTensors:
         self._head = head
         self._tensors = _open(head, allow_pickle)
         self.names = self._tensors.names
+        self._sizes: dict[str, int] = {}
 
     def check_names(self, kind: str, needed: Collection[str], optional: Collection[str]) -> None:
         """Refuse a head that lacks a tensor or has one without use; `kind` is what heads it is."""
@@ -82,11 +83,18 @@ class HeadTensors:
                 f"the tensor {name!r} is of type {tensor.dtype}; expected one of "
                 f"{', '.join(map(str, types))}"
             )
+        if tensor.dtype not in (*INTEGERS, torch.bool):
+            self._sizes[name] = tensor.numel()
         if tensor.dtype == torch.float64:
             tensor = tensor.float()
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise self.refused(f"the tensor {name!r} holds NaN or infinity; expected numbers")
         return tensor
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers of the head's own that were read: without ids, masks and what is borrowed."""
+        return sum(self._sizes.values())
 
     def length(self, name: str) -> int:
         """Entries of a tensor whose length only the checkpoint says."""

@@ -41,6 +41,8 @@ class MedusaWeights:
     """`[draft_vocab_size, hidden_size]` of each head, or one that all heads share."""
     target_ids: Tensor
     """The target's token of each draft token, int64 `[draft_vocab_size]`."""
+    num_parameters: int
+    """Of the heads' own, without what they borrow from the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,14 @@ def read_medusa_weights(
     _check_names(files, config, target, [name for of_head in blocks for name in of_head], outputs)
     hidden, draft_vocab_size = target.hidden_size, config.draft_vocab_size or target.vocab_size
     target_ids = read_token_map(files, draft_vocab_size, target.vocab_size)
+    weights = [[_block(files, config, name, hidden) for name in of_head] for of_head in blocks]
+    own_outputs = [files.read(name, (draft_vocab_size, hidden)) for name in outputs]
     return MedusaWeights(
-        blocks=[[_block(files, config, name, hidden) for name in of_head] for of_head in blocks],
-        outputs=[files.read(name, (draft_vocab_size, hidden)) for name in outputs]
+        blocks=weights,
+        outputs=own_outputs
         or [files.borrow(OUTPUT, (target.vocab_size, hidden), target)[target_ids]],
         target_ids=target_ids,
+        num_parameters=files.num_parameters,
     )
 
 

@@ -32,6 +32,8 @@ class MedusaHead:
         self._feature_size = len(weights.blocks[0][0].weight)
         outputs = [HeadLinear(output, None, dtype) for output in weights.outputs]
         self._outputs = outputs * len(self._blocks) if len(outputs) == 1 else outputs
+        self.num_parameters = weights.num_parameters
+        """Their own, without what they borrow from the target."""
         self._vocabulary = DraftVocabulary(weights.target_ids, vocab_size)
 
     @property
@@ -43,13 +45,6 @@ class MedusaHead:
     def num_heads(self) -> int:
         """Tokens that are proposed at once, at most."""
         return len(self._blocks)
-
-    @property
-    def num_parameters(self) -> int:
-        """All that they compute with, what they share with the target included."""
-        blocks = [block for head in self._blocks for block in head]
-        outputs = {id(output): output for output in self._outputs}.values()
-        return sum(matrix.num_parameters for matrix in (*blocks, *outputs))
 
     @property
     def feature_size(self) -> int:

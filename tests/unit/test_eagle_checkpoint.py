@@ -20,8 +20,11 @@ from eagle_loading import (
 from safetensors.torch import load_file, save_file
 from tiny_models import NUM_LAYERS, save_checkpoint, tiny_config
 
+from paceline.engine.eagle_checkpoint import read_head_weights
+from paceline.engine.eagle_head import EagleHead
 from paceline.engine.head_tensors import Target
 from paceline.engine.table_model import VOCAB_SIZE
+from paceline.heads.eagle_config import read_head_config
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,19 @@ def test_embeddings_and_output_come_from_the_target_where_the_head_has_none(
     assert torch.equal(tensors["embed_tokens.weight"], own["model.embed_tokens.weight"])
     assert torch.equal(tensors["lm_head.weight"], own["lm_head.weight"])
     assert torch.equal(target_ids, torch.arange(VOCAB_SIZE))
+
+
+@pytest.mark.parametrize("borrowed", [[], ["embed_tokens.weight"], ["t2d"]])
+def test_only_numbers_of_its_own_count_as_parameters(
+    tmp_path: Path, target: Target, borrowed: list[str]
+) -> None:
+    files = new_head()
+    for name in borrowed:
+        del files.tensors[name]
+    directory = str(files.write(tmp_path))
+    weights = read_head_weights(directory, read_head_config(directory), target)
+    own = sum(t.numel() for n, t in files.tensors.items() if n not in ("d2t", "t2d"))
+    assert EagleHead(read_head_config(directory), weights, VOCAB_SIZE).num_parameters == own
 
 
 def test_tied_embeddings_of_the_target_are_its_output(tmp_path: Path) -> None:

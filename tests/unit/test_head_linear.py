@@ -21,7 +21,3 @@ def test_a_packed_matrix_computes_what_the_plain_one_does(
     assert computed.dtype == torch.float32
     tolerance = 1e-5 if dtype == torch.float32 else 0.25  # of values around 8
     torch.testing.assert_close(computed, F.linear(rows, weight, bias), atol=tolerance, rtol=0)
-
-
-def test_it_counts_its_parameters() -> None:
-    assert HeadLinear(torch.ones(4, 3), torch.ones(4), torch.float32).num_parameters == 16

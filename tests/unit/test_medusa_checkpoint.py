@@ -58,6 +58,15 @@ def files_for(layout: str) -> MedusaFiles:
     return random_medusa(VOCAB_SIZE, 2, draft_vocab_size=24 if layout == "vllm" else None)
 
 
+def test_only_numbers_of_their_own_count_as_parameters(tmp_path: Path, target: Target) -> None:
+    whole = random_medusa(VOCAB_SIZE)
+    blocks = sum(t.numel() for name, t in whole.tensors.items() if ".linear." in name)
+    weights = load(whole.write(tmp_path / "whole", "authors"), target)
+    assert weights.num_parameters == sum(t.numel() for t in whole.tensors.values())
+    weights = load(without_outputs(whole).write(tmp_path / "less", "authors"), target)
+    assert weights.num_parameters == blocks
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_both_layouts_give_the_same_heads(tmp_path: Path, layout: str, target: Target) -> None:
     files = random_medusa(VOCAB_SIZE, 2)
