@@ -5,6 +5,7 @@ Ends with status 2 and a sentence when a setting or file is wrong, with 130 on C
 
 import sys
 
+from draft_service.training.announcement import announcement
 from draft_service.training.settings import TrainingSettings
 from paceline.config import load_settings
 from paceline.errors import InvalidConfig
@@ -21,6 +22,7 @@ def main(argv: list[str]) -> int:
     try:
         settings = load_settings(TrainingSettings, argv, "paceline train-drafter")
         configure_logging(settings.log_level, settings.log_format)
+        sys.stderr.write(f"{announcement(settings)}\n")
         from draft_service.training.pipeline import run  # torch: not for --help
 
         directory = run(settings)

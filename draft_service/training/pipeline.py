@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from draft_service.training.announcement import OWN_TOKENS
 from draft_service.training.capture import capture_features
 from draft_service.training.checkpoint import bind_directory, owned
 from draft_service.training.draft_model import train_draft_model
@@ -20,7 +21,7 @@ from draft_service.training.features import FeatureFiles, open_features
 from draft_service.training.material import Material
 from draft_service.training.medusa import train_medusa
 from draft_service.training.openings import Opening, Openings, read_prompts
-from draft_service.training.own_text import move_features, write_own_text
+from draft_service.training.own_text import BATCH_SIZE, TEXT_FILE, move_features, write_own_text
 from draft_service.training.progress import Progress
 from draft_service.training.settings import TrainingSettings
 from draft_service.training.text import TrainingText, read_text
@@ -29,8 +30,6 @@ from paceline.engine.loading import LoadedModel, load_model
 from paceline.engine.model_directory import resolve_model
 from paceline.errors import InvalidConfig
 
-OWN_TOKENS = 1_000_000
-"""Tokens that the model writes, unless told otherwise."""
 _WITHOUT_INFLUENCE = frozenset(
     {"log_level", "cache_dir", "num_threads", "device", "features", "output", "evaluate_every"}
 )
@@ -130,6 +129,11 @@ class _Stages:
     def _own_text(self) -> TrainingText:
         loaded, settings = self._loaded, self._settings
         num_tokens = settings.num_tokens or OWN_TOKENS
+        if not (self._output / TEXT_FILE).exists():
+            self._progress.say(
+                f"The model writes its text, {BATCH_SIZE} sequences at a time, up to "
+                f"{num_tokens:,} tokens and the end of the last batch"
+            )
         return write_own_text(
             self._output,
             loaded.module,
@@ -164,6 +168,9 @@ class _Stages:
         return lambda index: fitting[order[index]] if index < len(order) else None
 
     def _capture(self, features: FeatureFiles) -> None:
+        num_missing = features.num_sequences - features.num_captured
+        if num_missing:
+            self._progress.say(f"Computing the hidden states of {num_missing:,} sequences")
         say = self._rate("features", features.num_sequences)
         capture_features(self._loaded.module, self._layer_ids, features, say)
 
