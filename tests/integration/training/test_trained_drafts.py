@@ -1,14 +1,12 @@
 """What a training counts in its replay is what the trained drafter does when it serves."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from eagle_owner import GREEDY, Owner
-from training_files import entries, settings_for, tiny_target, write_text
+from training_files import entries, settings_for, write_text
 
 from draft_service.config import DraftSettings
 from draft_service.drafters.registry import make_drafter
@@ -18,14 +16,6 @@ from draft_service.training.text import read_text
 from paceline.engine.table_model import VOCAB_SIZE
 
 NUM_DRAFTS = 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.timeout(180)
@@ -41,9 +31,8 @@ def one_thread() -> Iterator[None]:
     ],
 )
 def test_a_live_loop_takes_as_many_passes_as_the_replay(
-    tmp_path: Path, drafter: Any, values: dict[str, Any], num_columns: int
+    target: Path, tmp_path: Path, drafter: Any, values: dict[str, Any], num_columns: int
 ) -> None:
-    target = tiny_target(tmp_path / "target")
     text_file = write_text(tmp_path / "text.npz", target, num_sequences=30)
     output = tmp_path / "output"
     settings = settings_for(

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from training_files import entries, settings_for, tiny_target, write_text
+from safetensors.torch import load_file
+from training_files import entries, settings_for, write_text
 
 from draft_service.training import trainer
 from draft_service.training.capture import capture_features, hidden_states
@@ -30,25 +31,6 @@ from paceline.errors import InvalidConfig
 from paceline.heads.eagle_config import read_head_config
 from paceline.heads.kind import check_head_kind
 from paceline.heads.medusa_config import read_medusa_config
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """So small a model is only slowed down by more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def text(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text(tmp_path_factory.mktemp("text") / "text.npz", target)
 
 
 @pytest.mark.parametrize("shape", ["token-residual", "published"])
@@ -93,6 +75,10 @@ def test_a_drafter_learns_what_the_target_says(target: Path, tmp_path: Path) -> 
     assert last["tokens_per_pass"]["7"] > first["tokens_per_pass"]["7"] + 0.3
     card = (output / "head" / "README.md").read_text()
     assert f"| {last['tokens_per_pass']['7']:.3f} |" in card
+    tensors = load_file(output / "head" / "model.safetensors")
+    ids = ("d2t", "t2d", "token_residual.token_ids")
+    num_parameters = sum(tensor.numel() for n, tensor in tensors.items() if n not in ids)
+    assert f"| parameters of the checkpoint | {num_parameters:,} |" in card
     assert (output / "head" / "loss.svg").exists()
 
 

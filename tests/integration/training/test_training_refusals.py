@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_files import settings_for, tiny_target, write_text
+from training_files import settings_for
 
 from draft_service.training import token_residual
 from draft_service.training.checkpoint import CHECKPOINT_FILE, MANIFEST_FILE, owned
@@ -19,16 +19,6 @@ from draft_service.training.saved_head import check_numbers
 from draft_service.training.text import read_text
 from paceline.engine.table_model import VOCAB_SIZE
 from paceline.errors import InvalidConfig
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"))
-
-
-@pytest.fixture(scope="module")
-def text(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text(tmp_path_factory.mktemp("text") / "text.npz", target)
 
 
 def refusal(output: Path, target: Path, text: Path, **values: Any) -> str:
