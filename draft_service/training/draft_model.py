@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from draft_service.training.batches import Batch, Feed
 from draft_service.training.distillation import distil
 from draft_service.training.material import Material
-from draft_service.training.saved_head import check_numbers
+from draft_service.training.saved_head import check_numbers, check_saved
 from draft_service.training.unrolling import NextTokens
 from paceline.engine.cache_directory import made_once
 from paceline.engine.checkpoints import first_layers, quiet_transformers
@@ -69,9 +69,12 @@ def train_draft_model(material: Material) -> Path:
         _DESCRIPTION.format(num_layers=num_layers, target=loaded.name),
     )
 
+    student.half()
+    check_numbers(student.state_dict())
+    if material.head_directory.is_dir():
+        check_saved(material.head_directory, None, dict(student.named_parameters()))
+
     def write(directory: Path) -> None:
-        student.half()
-        check_numbers(student.state_dict())
         with quiet_transformers():
             student.save_pretrained(directory)
         for file in loaded.tokenizer_files:

@@ -11,12 +11,15 @@ Invariant: whoever opens a directory knows that it belongs to this text and this
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from draft_service.training.atomic_files import write_text_whole, write_whole
@@ -25,6 +28,7 @@ from paceline.errors import InvalidConfig
 
 STATES = "feat.npy"
 PROGRESS = "captured.json"
+_LOCK_FILE = ".features.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,30 @@ class FeatureFiles:
         if isinstance(self.states, np.memmap):
             self.states.flush()
         _write_progress(self.directory, num_captured, self.target, self.layer_ids)
+
+
+@contextmanager
+def filled_alone(directory: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Make room in `directory` and fill it while no other training does; waits for one that does.
+
+    Two that made room at once would each empty what the other has filled. Raises `InvalidConfig`.
+    """
+    lock = FileLock(directory / _LOCK_FILE)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            say(f"Waiting for another training, which fills {str(directory)!r}")
+            lock.acquire()
+    except OSError as error:
+        raise InvalidConfig(
+            f"features {str(directory)!r} cannot be written: {error.strerror}"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def open_features(

@@ -17,7 +17,7 @@ from draft_service.training.checkpoint import bind_directory, owned
 from draft_service.training.draft_model import train_draft_model
 from draft_service.training.eagle_training import train_eagle
 from draft_service.training.early_exit import exit_layer_of, train_early_exit
-from draft_service.training.features import FeatureFiles, open_features
+from draft_service.training.features import FeatureFiles, filled_alone, open_features
 from draft_service.training.material import Material
 from draft_service.training.medusa import train_medusa
 from draft_service.training.openings import Opening, Openings, read_prompts
@@ -87,15 +87,11 @@ class _Stages:
         if settings.data:
             text = read_text(Path(settings.data).expanduser(), self._vocab_size)
             self._bind(_digest(text.ids, text.starts, text.answer_starts))
-            features = self._open(text, settings.seed)
-            if settings.num_tokens is not None:
-                features = features.front(settings.num_tokens)
         else:
             self._bind(None)
             text = self._own_text()
-            features = self._open(text, None)
-            move_features(self._output, features, self._rate("features", features.num_sequences))
-        self._capture(features)
+        with filled_alone(self._features_directory, self._progress.say):
+            features = self._features(text)
         material = Material.of(
             settings, self._loaded, text, features, self._layer_ids, self._progress
         )
@@ -119,12 +115,28 @@ class _Stages:
         }
         bind_directory(self._output, facts)
 
-    def _open(self, text: TrainingText, seed: int | None) -> FeatureFiles:
+    @property
+    def _features_directory(self) -> Path:
         features = self._settings.features
-        directory = Path(features).expanduser() if features else self._output / "features"
-        return open_features(
-            directory, text, self._hidden_size, self._layer_ids, self._target, seed
+        return Path(features).expanduser() if features else self._output / "features"
+
+    def _features(self, text: TrainingText) -> FeatureFiles:
+        """All features of the text, or of the part of it that is wanted."""
+        settings = self._settings
+        features = open_features(
+            self._features_directory,
+            text,
+            self._hidden_size,
+            self._layer_ids,
+            self._target,
+            settings.seed if settings.data else None,
         )
+        if not settings.data:
+            move_features(self._output, features, self._rate("features", features.num_sequences))
+        elif settings.num_tokens is not None:
+            features = features.front(settings.num_tokens)
+        self._capture(features)
+        return features
 
     def _own_text(self) -> TrainingText:
         loaded, settings = self._loaded, self._settings

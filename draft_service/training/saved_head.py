@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.engine.cache_directory import made_once
-from paceline.engine.safetensors_directory import WEIGHTS_FILE
+from paceline.engine.safetensors_directory import WEIGHTS_FILE, TensorFiles
 from paceline.errors import InvalidConfig
-from paceline.heads.config_file import CONFIG_FILE
+from paceline.heads.config_file import CONFIG_FILE, read_config_file
 
 WriteMore = Callable[[Path], None]
 """Adds to a directory what belongs beside config and weights."""
@@ -23,6 +23,8 @@ def save_head(
 ) -> Path:
     """`directory` with config, safetensors and what `write_more` adds; raises `InvalidConfig`."""
     check_numbers(tensors)
+    if directory.is_dir():
+        check_saved(directory, config, tensors)
 
     def write(unfinished: Path) -> None:
         (unfinished / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
@@ -30,6 +32,29 @@ def save_head(
         write_more(unfinished)
 
     return made_once(directory, write)
+
+
+def check_saved(
+    directory: Path, config: Mapping[str, Any] | None, tensors: Mapping[str, Tensor]
+) -> None:
+    """Raise `InvalidConfig` unless `directory` holds this config and tensors like these.
+
+    For a head that was finished before. That its numbers are the same ones is not looked at.
+    """
+    way_out = "without it, the same command writes it again"
+    try:
+        found = read_config_file(str(directory))
+        files = TensorFiles(f"head {str(directory)!r}", directory)
+        kinds = {name: _kind(files.read(name)) for name in files.names}
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{error.message}; {way_out}") from None
+    wanted = found if config is None else json.loads(json.dumps(config))
+    if found != wanted or kinds != {name: _kind(tensor) for name, tensor in tensors.items()}:
+        raise InvalidConfig(f"{str(directory)!r} is not what this training makes; {way_out}")
+
+
+def _kind(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
 
 
 def half(tensor: Tensor) -> Tensor:

@@ -2,18 +2,20 @@
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from training_files import settings_for
 
 from draft_service.training import token_residual
 from draft_service.training.checkpoint import CHECKPOINT_FILE, MANIFEST_FILE, owned
-from draft_service.training.features import open_features
+from draft_service.training.features import filled_alone, open_features
 from draft_service.training.pipeline import run
 from draft_service.training.saved_head import check_numbers
 from draft_service.training.text import read_text
@@ -114,6 +116,41 @@ def test_files_that_were_damaged_since_are_named(target: Path, text: Path, tmp_p
         assert said in refusal(tmp_path, target, text)
         path.write_bytes(before)
     run(settings_for(tmp_path, target, text))
+
+
+@pytest.mark.parametrize("drafter", ["eagle", "draft-model"])
+def test_a_finished_drafter_that_was_damaged_since_is_not_returned(
+    target: Path, text: Path, tmp_path: Path, drafter: str
+) -> None:
+    values = {"drafter": drafter, "num_layers": 2}
+    head = run(settings_for(tmp_path, target, text, **values))
+    assert run(settings_for(tmp_path, target, text, **values)) == head
+    weights, config = head / "model.safetensors", head / "config.json"
+    for path, content, said in (
+        (weights, weights.read_bytes()[:-1], "its safetensors cannot be read"),
+        (config, b"{", "its config.json is not JSON"),
+        (weights, save({"other": torch.zeros(1)}), "is not what this training makes"),
+    ):
+        before = path.read_bytes()
+        path.write_bytes(content)
+        message = refusal(tmp_path, target, text, **values)
+        assert said in message and "without it, the same command writes it again" in message
+        path.write_bytes(before)
+
+
+def test_one_training_at_a_time_fills_shared_features(
+    target: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared, said = tmp_path / "features", ""
+    settings = settings_for(tmp_path / "output", target, text, features=str(shared))
+    with ThreadPoolExecutor() as pool:
+        with filled_alone(shared, pytest.fail):
+            training = pool.submit(run, settings)
+            while "Waiting for another training" not in said and not training.done():
+                time.sleep(0.01)
+                said += capsys.readouterr().err
+            assert [path.name for path in shared.glob("*.npy")] == []
+        assert training.result().is_dir()
 
 
 def test_features_that_were_cut_short_are_not_filled_with_zeros(
