@@ -19,6 +19,8 @@ from draft_service.training.eagle_export import (
     save_published,
     save_with_token_residual,
 )
+from draft_service.training.features import filled_alone
+from draft_service.training.logits_scaling import logits_scaling
 from draft_service.training.material import Material
 from draft_service.training.token_residual import TokenResidual, table_of, with_token_residual
 from draft_service.training.unrolling import NextTokens, unrolled
@@ -60,7 +62,8 @@ def train_eagle(material: Material) -> Path:
     residual = None
     if has_token_residual:
         material.progress.say("Computing the target's states for single tokens")
-        table_ids, table = table_of(module, material.features)
+        with filled_alone(material.features.directory, material.progress.say):
+            table_ids, table = table_of(module, material.features)
         weights = with_token_residual(weights, weights["norm.weight"])
         residual = TokenResidual(weights, table_ids, table, config.vocab_size)
     write_card = distil(
@@ -73,6 +76,8 @@ def train_eagle(material: Material) -> Path:
     directory = material.head_directory
     if residual is not None:
         folded = residual.folded(embedding)
+        # The output matrix is the target's as it is, so what scales its logits goes into the norm.
+        weights = {**weights, "norm.weight": weights["norm.weight"] / logits_scaling(module)}
         return save_with_token_residual(
             directory, config, weights, residual.table_ids, folded, target_ids, write_card
         )

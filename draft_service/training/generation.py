@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from draft_service.training.logits_scaling import logits_scaling
 from draft_service.training.openings import Opening
 from paceline.engine.features import packed_features
 
@@ -146,7 +147,7 @@ def _choices(
     if not temperatures:
         return []
     output: Any = module.get_output_embeddings()
-    logits = output(states).float()
+    logits = output(states).float() / logits_scaling(module)
     best = logits.argmax(dim=-1)
     heat = torch.tensor(temperatures, device=logits.device)[:, None]
     cumulated = torch.softmax(logits / heat.clamp(min=1e-3), dim=-1).cumsum(dim=-1)

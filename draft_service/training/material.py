@@ -11,6 +11,7 @@ from draft_service.training.batches import shared_beginning
 from draft_service.training.checkpoint import HEAD_FOLDER
 from draft_service.training.draft_vocabulary import most_frequent
 from draft_service.training.features import FeatureFiles
+from draft_service.training.logits_scaling import logits_scaling
 from draft_service.training.model_card import CardFacts
 from draft_service.training.progress import Progress
 from draft_service.training.settings import TrainingSettings
@@ -106,9 +107,10 @@ class Material:
 
     @property
     def output_matrix(self) -> Tensor:
-        """The target's, `[vocab_size, hidden_size]`."""
+        """What makes logits of the target's last states, `[vocab_size, hidden_size]`."""
         matrix: Tensor = self.loaded.module.get_output_embeddings().weight.detach()
-        return matrix
+        scaling = logits_scaling(self.loaded.module)
+        return matrix if scaling == 1.0 else matrix / scaling
 
     def card_facts(
         self, title: str, description: str, weights: dict[str, Tensor], replays_greedy: bool
