@@ -182,7 +182,7 @@ class FaultyConnection:
             self._client = RoundClient(stream, _same, lambda *message: message, _same)
             self._is_connected.set()
             try:
-                await self._client.run()
+                await self._client.run(lambda: None)
             except WorkerLost:
                 self._client = None
                 self._is_connected.clear()
