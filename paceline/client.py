@@ -87,16 +87,19 @@ class Client:
                 raise Unavailable("the stream ended before the answer did")
             except grpc.aio.AioRpcError as failure:
                 error = error_of(failure)
-                is_unknown = isinstance(error, NotFound) and not any(num_received)
+                is_resume = next_request is not first
+                # It is there, and has not heard of a request that nobody has begun to answer.
+                is_unknown = isinstance(error, NotFound) and is_resume and not any(num_received)
                 num_failed += 1
                 if not (isinstance(error, Unavailable) or is_unknown) or num_failed >= MAX_ATTEMPTS:
                     raise error from failure
+                if is_unknown:
+                    next_request = first
+                    continue
                 self._current += 1
-                next_request = first
-                if not is_unknown:
-                    next_request = GenerateRequest(
-                        request_id=first.request_id, resume_from=num_received
-                    )
+                next_request = GenerateRequest(
+                    request_id=first.request_id, resume_from=num_received
+                )
                 await asyncio.sleep(FIRST_PAUSE_S * 2**num_failed)
             finally:
                 call.cancel()

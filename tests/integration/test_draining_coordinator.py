@@ -146,6 +146,20 @@ async def test_a_grpc_client_goes_on_by_itself(
         assert token_ids == TEXT
 
 
+async def test_a_grpc_client_that_is_sent_away_asks_the_next_coordinator_afresh(
+    target: WorkerServer, redis_server: ManagedRedis
+) -> None:
+    """That one has no record of the request, and says so when it is asked to resume it."""
+    async with (
+        coordinator([target], redis_url=redis_server.url) as leaving,
+        coordinator([target], redis_url=redis_server.url) as other,
+        Client(leaving.grpc_address, other.grpc_address) as client,
+    ):
+        await leaving.generator.drain(0.0)
+        parts = [part async for part in client.generate(pb.GenerateRequest(**BODY))]
+        assert [id for part in parts for id in part.token_ids] == TEXT
+
+
 async def test_a_request_that_is_being_admitted_is_waited_for(target: WorkerServer) -> None:
     async with coordinator([target]) as leaving:
         asking = asyncio.create_task(answer(leaving.generator, request(max_tokens=20)))
