@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -129,13 +129,17 @@ class Processes:
         return self._worker("draft", "paceline.v1.DraftService", settings)
 
     def coordinator(
-        self, targets: list[Worker], drafts: list[Worker], redis_url: str = "", **settings: Any
+        self,
+        targets: Sequence[Worker | str],
+        drafts: Sequence[Worker | str],
+        redis_url: str = "",
+        **settings: Any,
     ) -> Coordinator:
-        """Start a coordinator of these workers; they need not be ready."""
+        """Start a coordinator of these workers, which need not be ready, or sources of them."""
         http_port, grpc_port = self.port(), self.port()
         values = {
-            "targets": tuple(worker.address for worker in targets),
-            "drafts": tuple(worker.address for worker in drafts),
+            "targets": tuple(_source(worker) for worker in targets),
+            "drafts": tuple(_source(worker) for worker in drafts),
             "redis_url": redis_url,
             "http_port": http_port,
             "grpc_port": grpc_port,
@@ -218,3 +222,7 @@ class Processes:
         self._supervisor.__exit__(kind, error, trace)
         for server in self._reserved:
             server.close()
+
+
+def _source(worker: Worker | str) -> str:
+    return worker if isinstance(worker, str) else worker.address

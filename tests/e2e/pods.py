@@ -1,0 +1,156 @@
+"""A service whose pods come and go as Kubernetes lets them, and clients that ask it all the time.
+
+Pods are processes of ours, known to the coordinator through the EndpointSlices of an API server of
+our own. Clients compare every answer with the one that the table model gives without drafts.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from answers import OFF, Answer, Body, FrontEnd, ask, ask_grpc, check_equal
+from kubernetes_api import KubernetesApi
+from observed import soon, status
+from processes import Coordinator, Processes, Worker
+
+TARGETS = "kubernetes://target"
+DRAFTS = "kubernetes://?selector=app.kubernetes.io/component=draft"
+NUM_CLIENTS = 4
+ENOUGH_ANSWERS = 3 * NUM_CLIENTS
+"""Answers begun and ended before the next thing happens."""
+FRONT_ENDS = (FrontEnd.HTTP, FrontEnd.HTTP_STREAM, FrontEnd.GRPC)
+
+
+class Pods:
+    """The workers that there are."""
+
+    def __init__(self, processes: Processes, api: KubernetesApi) -> None:
+        self._processes = processes
+        self._api = api
+        self.targets: list[Worker] = []
+        self.drafts: list[Worker] = []
+
+    async def add_target(self, **settings: Any) -> None:
+        """Start a target, ready from when it says so."""
+        self.targets.append(await self._add("target", self._processes.target(**settings)))
+
+    async def add_draft(self, drafter: str, **settings: Any) -> None:
+        """Start a draft; its Service has the label by which drafts are found."""
+        self.drafts.append(await self._add("draft", self._processes.draft(drafter, **settings)))
+
+    async def remove(self, worker: Worker) -> None:
+        """As when a pod is deleted: terminating, told so, gone; it must end in order."""
+        name = "target" if worker in self.targets else "draft"
+        self._put(name, worker, ready=False, serving=True, terminating=True)
+        worker.child.process.terminate()
+        assert await asyncio.to_thread(worker.child.process.wait, 60) == 0, worker.spec.name
+        worker.supervisor.find_dead()  # meant to be dead
+        self._api.delete_pod(name, worker.address)
+        (self.targets if name == "target" else self.drafts).remove(worker)
+
+    async def until_seen(self, coordinator: Coordinator) -> None:
+        """Wait until a coordinator has exactly these, all ready."""
+
+        async def sees_all() -> bool:
+            seen = (await status(coordinator))["workers"]
+            ready = {worker["address"] for worker in seen if worker["ready"]}
+            expected = {worker.address for worker in (*self.targets, *self.drafts)}
+            return ready == expected and len(seen) == len(expected)
+
+        await soon(sees_all, "the coordinator sees the pods that there are")
+
+    async def _add(self, name: str, worker: Worker) -> Worker:
+        self._put(name, worker, ready=False)
+        await asyncio.to_thread(worker.wait_ready)
+        self._put(name, worker, ready=True)
+        return worker
+
+    def _put(self, name: str, worker: Worker, **conditions: bool) -> None:
+        labels = {"app.kubernetes.io/component": name}
+        self._api.put_pod(name, worker.address, labels=labels, **conditions)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What clients saw while nothing changed."""
+
+    what: str
+    num_targets: int
+    num_drafts: int
+    seconds: float
+    answers: Sequence[Answer]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all clients together."""
+        return sum(answer.num_completion_tokens for answer in self.answers) / self.seconds
+
+    def total(self, name: str) -> int:
+        """The sum of what drafts did, by vLLM's names."""
+        return sum(int(answer.speculation.get(name, 0)) for answer in self.answers)
+
+
+@dataclass
+class Load:
+    """Clients that ask all the time; any failure or other text ends the test."""
+
+    coordinators: list[Coordinator]
+    """Who is asked, the first one over HTTP; gRPC clients know all of them."""
+    questions: Sequence[tuple[Body, Answer]]
+    front_ends: Sequence[FrontEnd] = FRONT_ENDS
+    num_answers: int = 0
+    _begun: list[tuple[float, float, Answer]] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Ask until left; what was asked last is answered before."""
+        self._is_over = False
+        turns = itertools.count()
+        async with asyncio.TaskGroup() as clients:
+            for _ in range(NUM_CLIENTS):
+                clients.create_task(self._ask_on(turns))
+            try:
+                yield
+            finally:
+                self._is_over = True
+
+    async def phase(self, what: str, pods: Pods) -> Phase:
+        """Let the clients ask for a while, and say what they saw."""
+        start = time.monotonic()
+
+        def seen() -> list[Answer]:
+            return [answer for begun, _, answer in self._begun if begun >= start]
+
+        async def is_enough() -> bool:
+            return len(seen()) >= ENOUGH_ANSWERS
+
+        await soon(is_enough, f"{ENOUGH_ANSWERS} answers {what}")
+        answers = seen()
+        last = max(ended for begun, ended, _ in self._begun if begun >= start)
+        return Phase(what, len(pods.targets), len(pods.drafts), last - start, answers)
+
+    async def _ask_on(self, turns: "itertools.count[int]") -> None:
+        while not self._is_over:
+            turn = next(turns)
+            body, expected = self.questions[turn % len(self.questions)]
+            front_end = self.front_ends[turn % len(self.front_ends)]
+            begun = time.monotonic()
+            if front_end is FrontEnd.GRPC:
+                addresses = [coordinator.grpc_address for coordinator in self.coordinators]
+                answer = await ask_grpc(addresses, body)
+            else:
+                answer = await ask(self.coordinators[0], body, front_end)
+            check_equal(answer, expected, f"{body['prompt']!r} by {front_end.value}")
+            self._begun.append((begun, time.monotonic(), answer))
+            self.num_answers += 1
+
+
+async def plain_answers(
+    coordinator: Coordinator, bodies: Sequence[Body]
+) -> list[tuple[Body, Answer]]:
+    """Each with what the target says to it by itself."""
+    return [(body, await ask(coordinator, {**body, "speculation": OFF})) for body in bodies]
