@@ -172,8 +172,8 @@ class Proposer:
         self._waiting: dict[str, _Pending] = {}
         self.passes = PassCounts()
 
-    def accept(self, round: ProposeRound) -> ProposeResult | None:
-        """Place a round; an answer at once means that it needs no step."""
+    def accept(self, round: ProposeRound, waited_s: float = 0.0) -> ProposeResult | None:
+        """Place a round that has waited so long; an answer means that it needs no step."""
         self._waiting.pop(round.sequence_id, None)
         error = unusable(round.settings) if round.settings is not None else None
         if error is not None:
@@ -201,7 +201,8 @@ class Proposer:
         if proposal.is_done:
             features_from = _features_from(sequence)
             return ProposeResult(round.sequence_id, round.round, features_from=features_from)
-        self._waiting[round.sequence_id] = _Pending(round.round, proposal, self._clock())
+        arrived_at = self._clock() - waited_s
+        self._waiting[round.sequence_id] = _Pending(round.round, proposal, arrived_at)
         return None
 
     def _feed(self, sequence: EngineSequence, round: ProposeRound) -> None:

@@ -76,8 +76,8 @@ class Verifier:
         self._stalled_since: float | None = None
         """Since when rounds have waited in vain for room."""
 
-    def accept(self, round: VerifyRound) -> VerifyResult | None:
-        """Place a round; an answer at once means that it will not get a pass."""
+    def accept(self, round: VerifyRound, waited_s: float = 0.0) -> VerifyResult | None:
+        """Place a round that has waited so long; an answer means that it will not get a pass."""
         self._waiting.pop(round.sequence_id, None)
         error = refusal(round, self._model.vocab_size, self.max_length)
         if error is not None:
@@ -91,7 +91,9 @@ class Verifier:
             return VerifyResult(round.sequence_id, round.round, error=error)
         if self._grammars is not None:
             self._grammars.begin(settings.grammar)
-        self._waiting[round.sequence_id] = self._pending(round, sequence)
+        pending = self._pending(round, sequence)
+        pending.arrived_at -= waited_s
+        self._waiting[round.sequence_id] = pending
         return None
 
     def _pending(self, round: VerifyRound, sequence: EngineSequence) -> PendingRound:

@@ -47,8 +47,8 @@ ResultT = TypeVar("ResultT", bound=OfSequence)
 class Stepper(Protocol[RoundT_contra, ResultT]):
     """What runs on the device thread."""
 
-    def accept(self, round: RoundT_contra, /) -> ResultT | None:
-        """Take a round; an answer at once means that it needs no pass."""
+    def accept(self, round: RoundT_contra, /, waited_s: float) -> ResultT | None:
+        """Take a round that has waited so long; an answer at once means that it needs no pass."""
 
     def close(self, sequence_id: str) -> None:
         """The sequence has ended."""
@@ -199,7 +199,7 @@ class DeviceWorker(Generic[RoundT, ResultT]):
                 came_back.typical_s *= RETURN_TIME_STEP
             else:
                 came_back.typical_s /= RETURN_TIME_STEP
-        return self._stepper.accept(round)
+        return self._stepper.accept(round, perf_counter() - submission.arrived_at)
 
     def _close(self, sequence_id: str) -> None:
         self._stepper.close(sequence_id)

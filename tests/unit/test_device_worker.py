@@ -37,13 +37,15 @@ class Stepper:
     waiting: dict[str, Round] = field(default_factory=dict)
     passes: list[set[str]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    waited_s: dict[str, float] = field(default_factory=dict)
     may_step: threading.Event = field(default_factory=threading.Event)
     is_stepping: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.may_step.set()
 
-    def accept(self, round: Round) -> Result | None:
+    def accept(self, round: Round, waited_s: float) -> Result | None:
+        self.waited_s[round.sequence_id] = waited_s
         if round.sequence_id == "refused":
             return Result("refused", round.number)
         if round.sequence_id == "poison":
@@ -140,6 +142,22 @@ def test_what_arrives_during_a_pass_shares_the_next_one(worker: Worker, stepper:
     stepper.may_step.set()
     assert {result.sequence_id for result in listener.hear(4)} == {"first", "a", "b", "c"}
     assert stepper.passes == [{"first"}, {"a", "b", "c"}]
+
+
+def test_what_arrives_during_a_pass_is_known_to_have_waited(
+    worker: Worker, stepper: Stepper
+) -> None:
+    listener = Listener()
+    stepper.may_step.clear()
+    worker.submit(listener.caller, [Round("a")])
+    assert stepper.is_stepping.wait(PATIENCE_S)
+    worker.submit(listener.caller, [Round("b")])
+    submitted = time.perf_counter()
+    time.sleep(0.01)
+    least_s = time.perf_counter() - submitted
+    stepper.may_step.set()
+    listener.hear(2)
+    assert stepper.waited_s["b"] >= least_s
 
 
 def test_each_caller_hears_of_its_own_sequences(worker: Worker, stepper: Stepper) -> None:

@@ -144,8 +144,8 @@ def test_a_failed_step_is_told_to_all_that_wait_and_forgets_everything() -> None
 def test_times_are_told_in_microseconds() -> None:
     ticks = count(start=10, step=2)  # seconds at: arrival, start of the step, its end, ...
     proposer = Proposer(CountingDrafter(), 6, clock=lambda: next(ticks))
-    proposer.accept(round_of([7], 2))
+    proposer.accept(round_of([7], 2), waited_s=0.5)
     (result,) = answers(proposer)
-    assert result.timing.queue_us == 2_000_000
+    assert result.timing.queue_us == 2_500_000
     assert result.timing.compute_us == 6_000_000
     assert result.timing.pass_sequences == 1

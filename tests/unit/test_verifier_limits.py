@@ -29,6 +29,15 @@ def refusal(owner: Owner, round: VerifyRound) -> tuple[RoundErrorReason, str]:
     return answer.error.reason, answer.error.message
 
 
+def test_what_a_round_has_waited_before_it_is_placed_counts() -> None:
+    owner = Owner(new_verifier())
+    span = TokenLog.of([1, 2]).span(0)
+    assert owner.verifier.accept(VerifyRound("a", 1, span, settings=GREEDY), waited_s=9) is None
+    results = owner.verifier.step()
+    assert results is not None
+    assert results[0].timing.queue_us >= 9_000_000
+
+
 def test_a_span_with_ids_that_are_no_tokens_is_refused() -> None:
     owner = Owner(new_verifier())
     span = TokenLog.of([1, VOCAB_SIZE]).span(0)
