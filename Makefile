@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 help:  ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-setup: .venv/.installed .venv/.redis .venv/.prometheus  ## Make .venv with everything in it, the default model included
+setup: .venv/.installed .venv/.redis  ## Make .venv with everything in it, the default model included
 
 demo: setup  ## Show an answer made by three services, and the same one without speculation
 	@echo "==> One answer from coordinator, draft and target; then the same without drafts"
@@ -28,10 +28,10 @@ serve: setup  ## Start the service on this machine (ARGS='--http-port 8080 …')
 pytest = pytest $(1) --ignore tests/e2e --numprocesses auto --maxprocesses 4 $(ARGS) || [ $$? = 5 ]; \
 	pytest $(1) tests/e2e $(ARGS) || [ $$? = 5 ]
 
-test: setup  ## Unit, integration and end-to-end tests of a few minutes (ARGS='-k name')
+test: setup .venv/.prometheus  ## Unit, integration and end-to-end tests of a few minutes (ARGS='-k name')
 	$(call pytest,-m "not long")
 
-test-all: setup  ## All tests
+test-all: setup .venv/.prometheus  ## All tests
 	$(call pytest,)
 
 check: setup  ## Style, types, import contracts, protocol, generated code

@@ -20,7 +20,7 @@ import pytest
 START_TIMEOUT_S = 60.0
 needs_prometheus = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")),
-    reason="no prometheus and promtool on the PATH: `apt-get install prometheus`, or `make setup` "
+    reason="no prometheus and promtool on the PATH: `apt-get install prometheus`, or `make test` "
     "as root on Debian",
 )
 
