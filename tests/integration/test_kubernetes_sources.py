@@ -76,6 +76,14 @@ async def test_pods_are_seen_as_they_come_change_and_go(api: KubernetesApi) -> N
         assert (api.num_lists, api.num_watches) == (1, 1)
 
 
+async def test_a_change_of_the_largest_slice_that_there_can_be_is_seen(api: KubernetesApi) -> None:
+    async with seeing("kubernetes://draft") as seen:
+        await until(lambda: api.num_watchers == 1)
+        pods = [endpoint(f"10.0.{i // 250}.{i % 250}", uid=f"{i:0200}") for i in range(1000)]
+        api.put_slice(endpoint_slice("draft-1", pods))
+        await until(lambda: len(seen.endpoints) == 1000)
+
+
 async def test_a_selector_finds_the_pods_of_several_services(api: KubernetesApi) -> None:
     labels = {"app.kubernetes.io/component": "draft"}
     api.put_pod("fast", A, labels={**labels, "pool": "fast"})
