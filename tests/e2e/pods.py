@@ -34,23 +34,31 @@ class Pods:
         self.targets: list[Worker] = []
         self.drafts: list[Worker] = []
 
-    async def add_target(self, **settings: Any) -> None:
-        """Start a target, ready from when it says so."""
-        self.targets.append(await self._add("target", self._processes.target(**settings)))
+    def start_target(self, **settings: Any) -> Worker:
+        """Start the process of a target that may be added later."""
+        return self._processes.target(**settings)
 
-    async def add_draft(self, drafter: str, **settings: Any) -> None:
-        """Start a draft; its Service has the label by which drafts are found."""
-        self.drafts.append(await self._add("draft", self._processes.draft(drafter, **settings)))
+    def start_draft(self, drafter: str, **settings: Any) -> Worker:
+        """The same of a draft."""
+        return self._processes.draft(drafter, **settings)
+
+    async def add(self, *workers: Worker) -> None:
+        """Let them be pods of their Services: not ready until they say that they are."""
+        for worker in workers:
+            self._put(worker, ready=False)
+            self._tier(worker).append(worker)
+        for worker in workers:
+            await asyncio.to_thread(worker.wait_ready)
+            self._put(worker, ready=True)
 
     async def remove(self, worker: Worker) -> None:
         """As when a pod is deleted: terminating, told so, gone; it must end in order."""
-        name = "target" if worker in self.targets else "draft"
-        self._put(name, worker, ready=False, serving=True, terminating=True)
+        self._put(worker, ready=False, serving=True, terminating=True)
         worker.child.process.terminate()
         assert await asyncio.to_thread(worker.child.process.wait, 60) == 0, worker.spec.name
         worker.supervisor.find_dead()  # meant to be dead
-        self._api.delete_pod(name, worker.address)
-        (self.targets if name == "target" else self.drafts).remove(worker)
+        self._api.delete_pod(worker.role, worker.address)
+        self._tier(worker).remove(worker)
 
     async def until_seen(self, coordinator: Coordinator) -> None:
         """Wait until a coordinator has exactly these, all ready."""
@@ -63,15 +71,12 @@ class Pods:
 
         await soon(sees_all, "the coordinator sees the pods that there are")
 
-    async def _add(self, name: str, worker: Worker) -> Worker:
-        self._put(name, worker, ready=False)
-        await asyncio.to_thread(worker.wait_ready)
-        self._put(name, worker, ready=True)
-        return worker
+    def _tier(self, worker: Worker) -> list[Worker]:
+        return self.targets if worker.role == "target" else self.drafts
 
-    def _put(self, name: str, worker: Worker, **conditions: bool) -> None:
-        labels = {"app.kubernetes.io/component": name}
-        self._api.put_pod(name, worker.address, labels=labels, **conditions)
+    def _put(self, worker: Worker, **conditions: bool) -> None:
+        labels = {"app.kubernetes.io/component": worker.role}
+        self._api.put_pod(worker.role, worker.address, labels=labels, **conditions)
 
 
 @dataclass(frozen=True)
@@ -81,17 +86,14 @@ class Phase:
     what: str
     num_targets: int
     num_drafts: int
-    seconds: float
     answers: Sequence[Answer]
 
     @property
-    def tokens_per_s(self) -> float:
-        """Of all clients together."""
-        return sum(answer.num_completion_tokens for answer in self.answers) / self.seconds
-
-    def total(self, name: str) -> int:
-        """The sum of what drafts did, by vLLM's names."""
-        return sum(int(answer.speculation.get(name, 0)) for answer in self.answers)
+    def num_accepted(self) -> int:
+        """Drafts accepted in all answers."""
+        return sum(
+            int(answer.speculation.get("num_accepted_draft_tokens", 0)) for answer in self.answers
+        )
 
 
 @dataclass
@@ -102,13 +104,13 @@ class Load:
     """Who is asked, the first one over HTTP; gRPC clients know all of them."""
     questions: Sequence[tuple[Body, Answer]]
     front_ends: Sequence[FrontEnd] = FRONT_ENDS
-    num_answers: int = 0
-    _begun: list[tuple[float, float, Answer]] = field(default_factory=list)
+    _answers: list[tuple[float, Answer]] = field(default_factory=list)
+    """With the time at which each was asked for."""
+    _is_over: bool = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Ask until left; what was asked last is answered before."""
-        self._is_over = False
         turns = itertools.count()
         async with asyncio.TaskGroup() as clients:
             for _ in range(NUM_CLIENTS):
@@ -123,30 +125,27 @@ class Load:
         start = time.monotonic()
 
         def seen() -> list[Answer]:
-            return [answer for begun, _, answer in self._begun if begun >= start]
+            return [answer for asked, answer in self._answers if asked >= start]
 
         async def is_enough() -> bool:
             return len(seen()) >= ENOUGH_ANSWERS
 
         await soon(is_enough, f"{ENOUGH_ANSWERS} answers {what}")
-        answers = seen()
-        last = max(ended for begun, ended, _ in self._begun if begun >= start)
-        return Phase(what, len(pods.targets), len(pods.drafts), last - start, answers)
+        return Phase(what, len(pods.targets), len(pods.drafts), seen())
 
     async def _ask_on(self, turns: "itertools.count[int]") -> None:
         while not self._is_over:
             turn = next(turns)
             body, expected = self.questions[turn % len(self.questions)]
             front_end = self.front_ends[turn % len(self.front_ends)]
-            begun = time.monotonic()
+            asked = time.monotonic()
             if front_end is FrontEnd.GRPC:
                 addresses = [coordinator.grpc_address for coordinator in self.coordinators]
                 answer = await ask_grpc(addresses, body)
             else:
                 answer = await ask(self.coordinators[0], body, front_end)
             check_equal(answer, expected, f"{body['prompt']!r} by {front_end.value}")
-            self._begun.append((begun, time.monotonic(), answer))
-            self.num_answers += 1
+            self._answers.append((asked, answer))
 
 
 async def plain_answers(
