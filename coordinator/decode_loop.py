@@ -26,6 +26,8 @@ from paceline.workers import WorkerLost
 MAX_LOSSES = 8
 """Targets that may be lost in a row without a token in between. A round that no target survives
 must not go from one to the next for ever."""
+PREDICTION = "prediction"
+"""What drafts out of a client's prediction are known under, beside the names of drafters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,12 @@ class ProposeOutcome:
     failure: str = ""
     """What is wrong with it, in a word or two; `drafts` are what can be used all the same."""
     drafter: str = ""
-    """The method of the draft that was asked, or `prediction`."""
-    is_predicted: bool = False
-    """The drafts came with the plan, out of the client's prediction."""
+    """The method of the draft that was asked, or `PREDICTION`."""
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether the drafts came with the plan, out of the client's prediction."""
+        return self.drafter == PREDICTION
 
     @property
     def is_missed(self) -> bool:
@@ -214,7 +219,7 @@ class _Drafting:
         if self._link is None:
             self._begin(self._workers.draft(None))
         if plan.drafts.token_ids:
-            return ProposeOutcome(plan.drafts, 0.0, drafter="prediction", is_predicted=True)
+            return ProposeOutcome(plan.drafts, 0.0, drafter=PREDICTION)
         if self._link is None:
             return None
         if self._sequence.num_new_tokens == 0:

@@ -6,6 +6,7 @@ nothing.
 
 from collections.abc import Sequence
 
+from coordinator.decode_loop import PREDICTION
 from coordinator.decode_loop import Speculation as Policy
 from coordinator.draft_experience import SharedExperience
 from coordinator.pass_costs import CostModel
@@ -14,8 +15,6 @@ from coordinator.requests import Speculation
 from coordinator.speculation import AdaptiveSpeculation, ExactSpeculation, PlainDecoding
 from paceline.workers.pool import WorkerPool
 
-PREDICTION = "prediction"
-"""What drafts out of predictions are known under, beside the names of drafters."""
 _NO_LIMIT = 64
 """Drafts per round, where the target names no limit."""
 

@@ -59,7 +59,7 @@ def test_passes_with_and_without_drafts_are_told_apart() -> None:
 def test_drafters_are_told_apart_and_predictions_are_one_that_proposes_nothing() -> None:
     metrics = Metrics()
     metrics.round_committed(checked(2, 1))
-    predicted = replace(PROPOSED, drafter="prediction", is_predicted=True)
+    predicted = replace(PROPOSED, drafter="prediction")
     metrics.round_committed(checked(3, 3, predicted))
     values = values_of(metrics)
     accepted = "spec_decode_num_accepted_tokens_total{drafter=%s}"
