@@ -29,6 +29,7 @@ FACTORS: dict[str, tuple[object, ...]] = {
 }
 NUM_PROMPTS = 8
 NUM_TOKENS = 24
+NUM_TRIES = 10
 FAILURES = "draft_failures_total"
 
 
@@ -78,7 +79,9 @@ class Expected:
     ) -> None:
         """Ask again with these drafts: all, or one half or the other where it is one by one.
 
-        With company, requests of other kinds run in the same batches.
+        With company, requests of other kinds run in the same batches. On a busy machine every
+        draft may come late, so that none is checked: then the same is asked again, of workers that
+        have read the prompts by now.
         """
         expected = await self.answers(temperature)
         speculation = drafts(drafter, num_drafts)
@@ -87,13 +90,16 @@ class Expected:
         if concurrency == 1:
             half = len(bodies) // 2
             numbers = numbers[:half] if temperature else numbers[half:]
-        async with company(self._coordinator) if has_company else nullcontext():
-            answers = await ask_all(self._coordinator, [bodies[n] for n in numbers], concurrency)
-        for number, answer in zip(numbers, answers, strict=True):
-            what = f"prompt {number} with {num_drafts} drafts by {drafter}"
-            check_equal(answer, expected[number], what)
-        num_checked = sum(answer.speculation["num_draft_tokens"] for answer in answers)
-        assert num_checked > 0, "no draft was checked, so nothing was tested"
+        wanted = [bodies[number] for number in numbers]
+        for _ in range(NUM_TRIES):
+            async with company(self._coordinator) if has_company else nullcontext():
+                answers = await ask_all(self._coordinator, wanted, concurrency)
+            for number, answer in zip(numbers, answers, strict=True):
+                what = f"prompt {number} with {num_drafts} drafts by {drafter}"
+                check_equal(answer, expected[number], what)
+            if sum(answer.speculation["num_draft_tokens"] for answer in answers) > 0:
+                return
+        pytest.fail(f"in {NUM_TRIES} tries no draft was checked, so nothing was tested")
 
 
 @pytest.fixture(scope="module")
@@ -178,10 +184,10 @@ async def test_the_target_as_its_own_draft_is_accepted_from_the_first_window_on(
 
 async def undisturbed_answer(coordinator: Coordinator, request: Body) -> Answer:
     """One for which no draft came late, as may happen on a busy machine."""
-    for _ in range(10):
+    for _ in range(NUM_TRIES):
         before = await metrics(coordinator)
         answer = await ask(coordinator, request, FrontEnd.HTTP_STREAM)
         after = await metrics(coordinator)
         if before.get(FAILURES) == after.get(FAILURES):
             return answer
-    pytest.fail("in ten tries drafts always came late")
+    pytest.fail(f"in {NUM_TRIES} tries drafts always came late")
