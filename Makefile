@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check format protos bench
+.PHONY: help setup demo serve test test-all check format protos chart bench
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -28,10 +28,10 @@ serve: setup  ## Start the service on this machine (ARGS='--http-port 8080 …')
 pytest = pytest $(1) --ignore tests/e2e --numprocesses auto --maxprocesses 4 $(ARGS) || [ $$? = 5 ]; \
 	pytest $(1) tests/e2e $(ARGS) || [ $$? = 5 ]
 
-test: setup .venv/.prometheus  ## Unit, integration and end-to-end tests of a few minutes (ARGS='-k name')
+test: setup .venv/.prometheus .venv/.helm  ## Unit, integration and end-to-end tests of a few minutes (ARGS='-k name')
 	$(call pytest,-m "not long")
 
-test-all: setup .venv/.prometheus  ## All tests
+test-all: setup .venv/.prometheus .venv/.helm  ## All tests
 	$(call pytest,)
 
 check: setup  ## Style, types, import contracts, protocol, generated code
@@ -52,10 +52,15 @@ format: setup  ## Put the code in shape
 	python tests/test_readme.py  # its table of options
 	python tests/instruments.py  # the table of docs/metrics.md
 	python helm/write_dashboards.py
+	python helm/write_values_reference.py  # the chart's schema and table of values
 	python tests/test_observability.py  # the tables of spans
 
 protos: setup  ## Generate paceline/v1 from protos/
 	sh protos/generate.sh
+
+chart: setup .venv/.helm  ## Check the Helm chart and pack it into dist/
+	helm lint --strict helm
+	helm package --destination dist helm
 
 bench: setup  ## Measure speed with and without speculation (PROMPTS=file, ARGS='--limit 2 …')
 	paceline bench $(PROMPTS) $(ARGS)
@@ -97,5 +102,14 @@ bench: setup  ## Measure speed with and without speculation (PROMPTS=file, ARGS=
 	    echo "==> Installing prometheus, for the tests of dashboards and alerts"; \
 	    { apt-get -qq update && apt-get -qq install --yes --no-install-recommends prometheus; } \
 	    >/dev/null 2>&1 || echo "    not to be had; those tests are skipped"; \
+	fi
+	@touch $@
+
+# For the tests of the Helm chart, which are skipped without it.
+.venv/.helm: tests/chart/get_helm.py | .venv/.created
+	@if ! command -v helm >/dev/null; then \
+	    echo "==> Getting helm, for the tests of the chart"; \
+	    $(BIN)/python tests/chart/get_helm.py >/dev/null 2>&1 \
+	    || echo "    not to be had; those tests are skipped"; \
 	fi
 	@touch $@

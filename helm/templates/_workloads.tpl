@@ -1,0 +1,90 @@
+{{/*
+What runs: coordinator, target, one pool of drafts each, Redis. Every other template goes through this
+list, and none knows of more than it says of each:
+  name      of its objects            role      coordinator, target, draft or redis
+  pool      of drafts, else empty     block     its values, `defaults` included
+  image     end of its image's name   command   of its container
+  ports     name to number            health    name of its gRPC health service
+  env       name to text or valueFrom volumes, mounts
+*/}}
+
+{{- define "paceline.workloads" -}}
+{{- $found := list (include "paceline.coordinator" . | fromYaml) (include "paceline.target" . | fromYaml) -}}
+{{- range $pool, $block := .Values.drafts -}}
+{{- if not (kindIs "invalid" $block) -}}
+{{- $found = append $found (include "paceline.draft" (dict "root" $ "pool" $pool "block" $block) | fromYaml) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.redis.enabled -}}
+{{- $found = append $found (include "paceline.redis" . | fromYaml) -}}
+{{- end -}}
+{{- range $found -}}
+{{- if .Error }}{{ fail .Error }}{{ end -}}
+{{- end -}}
+{{- dict "list" $found | toJson -}}
+{{- end -}}
+
+{{- define "paceline.coordinator" -}}
+{{- $block := mergeOverwrite (deepCopy .Values.defaults) (deepCopy .Values.coordinator) -}}
+{{- $files := list
+  (dict "secret" .Values.security.apiKeys.existingSecret "path" "/etc/paceline/keys")
+  (dict "secret" .Values.security.workerApiKeys.existingSecret "path" "/etc/paceline/worker-key") -}}
+name: {{ include "paceline.fullname" . }}-coordinator
+role: coordinator
+pool: ""
+image: coordinator
+command: [python, -m, coordinator]
+ports: {http: 8000, grpc: 50051, health: 50052}
+health: paceline.v1.CoordinatorService
+block: {{ toJson $block }}
+env: {{ include "paceline.coordinatorEnv" (dict "root" . "block" $block) }}
+files: {{ toJson $files }}
+{{- end -}}
+
+{{- define "paceline.target" -}}
+{{- $block := mergeOverwrite (deepCopy .Values.defaults) (deepCopy .Values.workerDefaults) (deepCopy .Values.target) -}}
+{{- $files := list (dict "secret" .Values.security.workerApiKeys.existingSecret "path" "/etc/paceline/keys") -}}
+name: {{ include "paceline.fullname" . }}-target
+role: target
+pool: ""
+image: {{ ternary "engine-cuda" "engine" (gt (int $block.gpu.count) 0) }}
+command: [python, -m, target_service]
+ports: {grpc: 50061, health: 50062, metrics: 9061}
+health: paceline.v1.TargetService
+block: {{ toJson $block }}
+env: {{ include "paceline.workerEnv" (dict "root" . "block" $block "port" 50061) }}
+files: {{ toJson $files }}
+{{- end -}}
+
+{{- define "paceline.draft" -}}
+{{- $values := .root.Values -}}
+{{- $block := mergeOverwrite (deepCopy $values.defaults) (deepCopy $values.workerDefaults) (deepCopy .block) -}}
+{{- $files := list (dict "secret" $values.security.workerApiKeys.existingSecret "path" "/etc/paceline/keys") -}}
+name: {{ include "paceline.fullname" .root }}-draft-{{ .pool }}
+role: draft
+pool: {{ .pool }}
+image: {{ ternary "engine-cuda" "engine" (gt (int $block.gpu.count) 0) }}
+command: [python, -m, draft_service]
+ports: {grpc: 50071, health: 50072, metrics: 9071}
+health: paceline.v1.DraftService
+block: {{ toJson $block }}
+env: {{ include "paceline.workerEnv" (dict "root" .root "block" $block "port" 50071) }}
+files: {{ toJson $files }}
+{{- end -}}
+
+{{/* A Redis for development: what is lost with it is how to go on with an answer that broke off. */}}
+{{- define "paceline.redis" -}}
+{{- $block := mergeOverwrite (deepCopy .Values.defaults) (deepCopy (omit .Values.redis "enabled" "external")) -}}
+{{- $memory := dig "limits" "memory" "256Mi" $block.resources -}}
+{{- $room := div (mul 3 (include "paceline.mebibytes" $memory | int)) 4 -}}
+name: {{ include "paceline.fullname" . }}-redis
+role: redis
+pool: ""
+image: redis
+command: [redis-server, --save, "", --appendonly, "no", --maxmemory, {{ $room }}mb, --maxmemory-policy, allkeys-lru]
+ports: {redis: 6379}
+health: ""
+block: {{ toJson $block }}
+env: {}
+files: []
+{{- end -}}

@@ -1,0 +1,180 @@
+"""The schema of the chart's values: made of values.yaml, of what a default cannot say, and of the
+services' settings classes.
+
+A map whose keys have comments takes no other key, so that what is misspelt is refused; one without
+is Kubernetes' own and is left to it. A workload's keys are those of `defaults`, a worker's those of
+`workerDefaults` too, and its own.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from values_comments import Key, described_keys
+
+from coordinator.config import CoordinatorSettings
+from draft_service.config import DraftSettings
+from paceline.config import ServiceSettings
+from target_service.config import TargetSettings
+
+Schema = dict[str, Any]
+
+WORKLOADS: dict[str, tuple[str, ...]] = {
+    "coordinator": ("defaults",),
+    "target": ("defaults", "workerDefaults"),
+    "drafts": ("defaults", "workerDefaults"),
+    "redis": ("defaults",),
+}
+"""Blocks of workloads, and those whose keys they take."""
+
+SETTINGS: dict[str, type[ServiceSettings]] = {
+    "coordinator": CoordinatorSettings,
+    "target": TargetSettings,
+    "drafts": DraftSettings,
+}
+DERIVED = {
+    "host", "port", "http_port", "grpc_port", "health_port", "metrics_port", "drain_seconds",
+    "targets", "drafts", "cache_dir", "allow_unauthenticated",
+}  # fmt: skip
+"""Settings that the chart sets from other keys, beside all that name a file or Redis."""
+DERIVED_PARTS = ("_file", "redis_", "worker_tls_")
+
+COUNT_OR_SHARE: Schema = {"type": ["integer", "string"], "pattern": "^[0-9]+%$", "minimum": 0}
+QUANTITY = r"^$|^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+FINER: dict[str, Schema] = {
+    "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+    "image.pullSecrets": {"items": {"type": "string"}},
+    "defaults.replicas": {"minimum": 0},
+    "defaults.image.pullPolicy": {"enum": ["", "Always", "IfNotPresent", "Never"]},
+    "defaults.image.digest": {"pattern": "^$|^sha256:[0-9a-f]{64}$"},
+    "defaults.resources": {
+        "additionalProperties": False,
+        "properties": {
+            "requests": {"type": "object"},
+            "limits": {"type": "object"},
+            "claims": {"type": "array"},
+        },
+    },
+    "defaults.drainSeconds": {"type": "number", "minimum": 0, "maximum": 86400},
+    "defaults.startupSeconds": {"minimum": 2},
+    "defaults.updateStrategy.maxSurge": COUNT_OR_SHARE,
+    "defaults.updateStrategy.maxUnavailable": COUNT_OR_SHARE,
+    "defaults.extraEnv": {
+        "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+        "additionalProperties": {
+            "oneOf": [
+                {"type": ["string", "number", "boolean"]},
+                {
+                    "type": "object",
+                    "required": ["valueFrom"],
+                    "additionalProperties": False,
+                    "properties": {"valueFrom": {"type": "object"}},
+                },
+            ]
+        },
+    },
+    "defaults.extraArgs": {"items": {"type": "string"}},
+    "workerDefaults.gpu.count": {"minimum": 0},
+    "workerDefaults.cache.sizeLimit": {"pattern": QUANTITY},
+    "workerDefaults.sharedMemory": {"pattern": QUANTITY},
+    "redis.external.url": {"pattern": "^$|^rediss?(\\+sentinel)?://"},
+}
+"""What a default does not say, by the key's path."""
+LISTS_OF_MAPS = {
+    "tolerations", "topologySpreadConstraints", "extraEnvFrom", "extraVolumes",
+    "extraVolumeMounts", "extraContainers", "extraInitContainers", "extraManifests",
+    "clients", "prometheus",
+}  # fmt: skip
+LABELS = {"commonLabels", "annotations", "labels", "podLabels", "podAnnotations", "nodeSelector"}
+POOL_NAME = "^[a-z]([-a-z0-9]{0,13}[a-z0-9])?$"
+
+
+def values_schema() -> Schema:
+    """The whole, as `values.schema.json` has it."""
+    keys = described_keys()
+    root = _closed("Values of the chart Paceline.")
+    for key in keys:
+        if key.path[0] != "drafts" and not _is_settings(key):
+            _place(root, key.path, _schema_of(key, keys))
+    blocks = root["properties"]
+    draft = next(key for key in keys if key.path == ("drafts",))
+    blocks["drafts"] = {"type": "object", "description": draft.description}
+    definitions: Schema = {}
+    for name in ("defaults", "workerDefaults"):
+        for key, schema in blocks[name]["properties"].items():
+            definitions[key] = schema
+        blocks[name]["properties"] = _references(blocks[name]["properties"])
+    for name, bases in WORKLOADS.items():
+        shared = [key for base in bases for key in blocks[base]["properties"]]
+        block = blocks[name] if name != "drafts" else _closed("A pool of draft workers.")
+        block.setdefault("additionalProperties", False)
+        own = block.get("properties", {}) | _settings(name, keys)
+        block["properties"] = _references(shared) | own
+        if name == "drafts":
+            blocks[name] |= {
+                "propertyNames": {"pattern": POOL_NAME},
+                "additionalProperties": {"$ref": "#/$defs/draftPool"},
+            }
+            definitions["draftPool"] = block | {"type": ["object", "null"]}
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **root, "$defs": definitions}
+
+
+def _closed(description: str) -> Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "additionalProperties": False,
+        "properties": {},
+    }
+
+
+def _references(names: Iterable[str]) -> Schema:
+    return {name: {"$ref": f"#/$defs/{name}"} for name in names}
+
+
+def _place(root: Schema, path: tuple[str, ...], schema: Schema) -> None:
+    for name in path[:-1]:
+        root = root["properties"][name]
+    root["properties"][path[-1]] = schema
+
+
+def _schema_of(key: Key, keys: list[Key]) -> Schema:
+    name = key.path[-1]
+    dotted = ".".join(key.path)
+    if any(other.path[:-1] == key.path for other in keys) or key.path[0] == name in WORKLOADS:
+        return _closed(key.description)
+    schema: Schema = {"type": _type_of(key.default), "description": key.description}
+    if schema["type"] == "object" and name in LABELS:
+        schema["additionalProperties"] = {"type": "string"}
+    if schema["type"] == "array" and name in LISTS_OF_MAPS:
+        schema["items"] = {"type": "object"}
+    return schema | FINER.get(dotted, {})
+
+
+def _type_of(default: Any) -> str:
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    return kinds.get(type(default), "object")
+
+
+def _is_settings(key: Key) -> bool:
+    return key.path[-1] == "settings"
+
+
+def _settings(block: str, keys: list[Key]) -> Schema:
+    """The schema of a service's `settings`: fields of its class, but what the chart derives."""
+    if block not in SETTINGS:
+        return {}
+    key = next(key for key in keys if _is_settings(key) and key.path[0] == block)
+    schema = _closed(key.description)
+    for name, field in SETTINGS[block].model_json_schema()["properties"].items():
+        if name not in DERIVED and not any(part in name for part in DERIVED_PARTS):
+            schema["properties"][name] = _setting(field)
+    return {"settings": schema}
+
+
+def _setting(field: Schema) -> Schema:
+    """A field as pydantic describes it, without null, title and default: unset is left out."""
+    kept = {name: value for name, value in field.items() if name not in ("title", "default")}
+    if "anyOf" in kept:
+        kept |= next(choice for choice in kept.pop("anyOf") if choice != {"type": "null"})
+    kept["description"] = " ".join(kept["description"].split())
+    return kept

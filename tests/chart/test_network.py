@@ -1,0 +1,112 @@
+"""Who finds whom, who may reach whom, and that what is rendered is what the services understand."""
+
+import os
+from typing import Any
+
+import pytest
+
+from coordinator.config import CoordinatorSettings
+from draft_service.config import DraftSettings
+from paceline.config import ServiceSettings, read_settings
+from paceline.workers.discovery.source_names import KubernetesSource, parse_source
+from target_service.config import TargetSettings
+from tests.chart.rendering import Object, env_of, needs_helm, render
+
+pytestmark = needs_helm
+
+COORDINATOR = {"app.kubernetes.io/component": "coordinator"}
+
+
+def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
+    return selector.items() <= labels.items()
+
+
+def test_selectors_find_the_pods_of_their_own_workload_and_no_others() -> None:
+    manifests = render({"drafts": {"other": {}}})
+    labels = {name: pod["metadata"]["labels"] for name, pod in manifests.pods()}
+    for item in manifests.workloads():
+        name, selector = item["metadata"]["name"], item["spec"]["selector"]["matchLabels"]
+        assert [own for own in labels if matches(selector, labels[own])] == [name]
+    for service in manifests.of_kind("Service"):
+        selector = service["spec"]["selector"]
+        assert [own for own in labels if matches(selector, labels[own])] == [
+            service["metadata"]["name"]
+        ]
+
+
+def test_ports_of_services_are_ports_of_their_pods() -> None:
+    manifests = render()
+    pods = dict(manifests.pods())
+    for service in manifests.of_kind("Service"):
+        (box,) = pods[service["metadata"]["name"]]["spec"]["containers"]
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= {
+            port["name"] for port in box["ports"]
+        }
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_the_coordinator_finds_the_services_of_each_role_by_their_labels(role: str) -> None:
+    manifests = render({"drafts": {"late": {}}})
+    env = env_of(dict(manifests.pods())["paceline-coordinator"])
+    source = parse_source(env[f"PACELINE_{role.upper()}S"])
+    assert isinstance(source, KubernetesSource)
+    wanted = dict(item.split("=") for item in source.selector.split(","))
+    found = {
+        service["metadata"]["name"]
+        for service in manifests.of_kind("Service")
+        if matches(wanted, service["metadata"]["labels"])
+    }
+    pools = {"paceline-draft-suffix", "paceline-draft-late"}
+    assert found == (pools if role == "draft" else {"paceline-target"})
+    for name in found:
+        service = manifests.one("Service", name)["spec"]
+        assert service["clusterIP"] == "None"
+        assert "grpc" in {port["name"] for port in service["ports"]}
+
+
+def test_every_pod_is_closed_but_to_those_who_need_it() -> None:
+    manifests = render()
+    policies = {
+        item["metadata"]["name"]: item["spec"] for item in manifests.of_kind("NetworkPolicy")
+    }
+    pods = dict(manifests.pods())
+    assert set(policies) == set(pods)
+    for name, policy in policies.items():
+        assert matches(policy["podSelector"]["matchLabels"], pods[name]["metadata"]["labels"])
+        assert policy["policyTypes"] == ["Ingress"]
+        for rule in policy["ingress"]:
+            assert rule["ports"] and rule["from"]
+            ports = {port["port"] for port in rule["ports"]}
+            if name == "paceline-coordinator":
+                assert ports <= {"http", "grpc"}
+            elif ports != {"metrics"}:
+                (peer,) = rule["from"]
+                assert matches(COORDINATOR, peer["podSelector"]["matchLabels"])
+
+
+def settings_of(pod: Object, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
+    classes: dict[str, type[ServiceSettings]] = {
+        "coordinator": CoordinatorSettings,
+        "target_service": TargetSettings,
+        "draft_service": DraftSettings,
+    }
+    env = {name: value for name, value in env_of(pod).items() if isinstance(value, str)}
+    monkeypatch.setattr(os, "environ", env)
+    (box,) = pod["spec"]["containers"]
+    assert box["command"][:2] == ["python", "-m"]
+    return read_settings(classes[box["command"][2]])
+
+
+def test_services_understand_all_variables_of_their_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: dict[str, Any] = {}
+    for name, pod in render().pods():
+        if not name.endswith("redis"):
+            read[name] = settings_of(pod, monkeypatch)
+            ports = {
+                item["name"]: item["containerPort"]
+                for item in pod["spec"]["containers"][0]["ports"]
+            }
+            assert read[name].health_port == ports["health"]
+    assert read["paceline-coordinator"].http_port == 8000
+    assert read["paceline-coordinator"].redis_url == "redis://paceline-redis:6379/0"
+    assert read["paceline-draft-suffix"].drafter == "suffix"

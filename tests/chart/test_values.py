@@ -1,0 +1,106 @@
+"""What values may be: what the schema says, what goes together, and what is written about them."""
+
+import json
+import sys
+from typing import Any
+
+import jsonschema
+import pytest
+
+from paceline.config import describe_settings
+from tests.chart.rendering import CHART, Refused, needs_helm, render
+
+sys.path.insert(0, str(CHART))
+from values_comments import described_keys
+from values_schema import DERIVED, DERIVED_PARTS, SETTINGS
+from write_values_reference import README, SCHEMA, schema_text, with_table
+
+
+def refusal(values: dict[str, Any]) -> str:
+    with pytest.raises(Refused) as refused:
+        render(values)
+    return str(refused.value)
+
+
+def test_schema_and_reference_are_those_of_the_values_file() -> None:
+    assert SCHEMA.read_text() == schema_text(), "run `make format`"
+    assert README.read_text() == with_table(README.read_text()), "run `make format`"
+
+
+def test_the_schema_is_a_valid_one_that_describes_every_key() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    undescribed: list[str] = []
+
+    def look(part: Any, path: str) -> None:
+        if isinstance(part, dict):
+            for name, child in part.get("properties", {}).items():
+                if "$ref" not in child and "description" not in child and "requests" not in part:
+                    undescribed.append(f"{path}.{name}")
+                look(child, f"{path}.{name}")
+            if "properties" in part:
+                assert part.get("additionalProperties") is False, path
+
+    look({"properties": schema["$defs"]}["properties"]["draftPool"], "draftPool")
+    look(schema, "")
+    assert set(undescribed) <= {
+        f".defaults.resources.{name}" for name in ("requests", "limits", "claims")
+    }
+
+
+@pytest.mark.parametrize("block", sorted(SETTINGS))
+def test_every_setting_of_a_service_is_a_value_or_derived_from_values(block: str) -> None:
+    schema = json.loads(SCHEMA.read_text())
+    found = (schema["$defs"]["draftPool"] if block == "drafts" else schema["properties"][block])[
+        "properties"
+    ]["settings"]["properties"]
+    for doc in describe_settings(SETTINGS[block]):
+        derived = doc.field in DERIVED or any(part in doc.field for part in DERIVED_PARTS)
+        assert derived != (doc.field in found), doc.field
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({"coordinater": {}}, "coordinater"),
+        ({"coordinator": {"replica": 2}}, "replica"),
+        ({"target": {"settings": {"modle": "x"}}}, "modle"),
+        ({"target": {"settings": {"max_model_len": 0}}}, "/target/settings/max_model_len"),
+        ({"drafts": {"a": {"settings": {"drafter": "magic"}}}}, "/drafts/a/settings/drafter"),
+        ({"drafts": {"Upper_case": {}}}, "Upper_case"),
+        ({"defaults": {"replicas": -1}}, "/defaults/replicas"),
+        ({"coordinator": {"gpu": {"count": 1}}}, "gpu"),
+        ({"redis": {"external": {"url": "http://x"}}}, "/redis/external/url"),
+        ({"coordinator": {"extraEnv": {"A": {"value": "x"}}}}, "/coordinator/extraEnv/A"),
+    ],
+)
+def test_the_schema_names_what_it_refuses(values: dict[str, Any], said: str) -> None:
+    assert said in refusal(values)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        (
+            {"security": {"allowUnauthenticated": False}},
+            "security.apiKeys.existingSecret is required",
+        ),
+        (
+            {"security": {"allowUnauthenticated": False, "apiKeys": {"existingSecret": "a"}}},
+            "security.workerApiKeys.existingSecret is required",
+        ),
+        ({"redis": {"external": {"url": "redis://a"}}}, "redis.enabled should be false"),
+    ],
+)
+def test_values_that_contradict_one_another_are_refused_by_name(
+    values: dict[str, Any], said: str
+) -> None:
+    assert said in refusal(values)
+
+
+def test_each_comment_of_the_values_file_is_one_of_a_key() -> None:
+    keys = [key.path for key in described_keys()]
+    assert len(keys) == len(set(keys))
+    assert ("defaults", "drainSeconds") in keys
