@@ -67,9 +67,11 @@ async def is_complete(coordinator: Coordinator) -> bool:
     return all(worker["ready"] for worker in (await status(coordinator))["workers"])
 
 
-async def soon(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait until something holds; fails when it does not within `SOON_S`."""
-    deadline = time.monotonic() + SOON_S
+async def soon(
+    condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = SOON_S
+) -> None:
+    """Wait until something holds; fails when it does not in time."""
+    deadline = time.monotonic() + timeout_s
     while not await condition():
-        assert time.monotonic() < deadline, f"not within {SOON_S:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
         await asyncio.sleep(0.05)

@@ -22,6 +22,7 @@ DRAFTS = "kubernetes://?selector=app.kubernetes.io/component=draft"
 NUM_CLIENTS = 4
 ENOUGH_ANSWERS = 3 * NUM_CLIENTS
 """Answers begun and ended before the next thing happens."""
+PHASE_TIMEOUT_S = 300.0
 FRONT_ENDS = (FrontEnd.HTTP, FrontEnd.HTTP_STREAM, FrontEnd.GRPC)
 
 
@@ -87,6 +88,9 @@ class Phase:
     num_targets: int
     num_drafts: int
     answers: Sequence[Answer]
+    """Those that were asked for meanwhile."""
+    tokens_per_s: float
+    """Of all answers that ended meanwhile, together."""
 
     @property
     def num_accepted(self) -> int:
@@ -94,6 +98,22 @@ class Phase:
         return sum(
             int(answer.speculation.get("num_accepted_draft_tokens", 0)) for answer in self.answers
         )
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens that a pass of the target brought, in all answers."""
+        committed, passes = (
+            sum(int(answer.speculation.get(name, 0)) for answer in self.answers)
+            for name in ("num_committed_tokens", "num_target_passes")
+        )
+        return committed / passes
+
+
+@dataclass(frozen=True)
+class _Answered:
+    asked: float
+    ended: float
+    answer: Answer
 
 
 @dataclass
@@ -104,8 +124,9 @@ class Load:
     """Who is asked, the first one over HTTP; gRPC clients know all of them."""
     questions: Sequence[tuple[Body, Answer]]
     front_ends: Sequence[FrontEnd] = FRONT_ENDS
-    _answers: list[tuple[float, Answer]] = field(default_factory=list)
-    """With the time at which each was asked for."""
+    num_answers: int = ENOUGH_ANSWERS
+    """Of a phase, at least."""
+    _answers: list[_Answered] = field(default_factory=list)
     _is_over: bool = False
 
     @asynccontextmanager
@@ -125,13 +146,16 @@ class Load:
         start = time.monotonic()
 
         def seen() -> list[Answer]:
-            return [answer for asked, answer in self._answers if asked >= start]
+            return [answered.answer for answered in self._answers if answered.asked >= start]
 
         async def is_enough() -> bool:
-            return len(seen()) >= ENOUGH_ANSWERS
+            return len(seen()) >= self.num_answers
 
-        await soon(is_enough, f"{ENOUGH_ANSWERS} answers {what}")
-        return Phase(what, len(pods.targets), len(pods.drafts), seen())
+        await soon(is_enough, f"{self.num_answers} answers {what}", PHASE_TIMEOUT_S)
+        ended = [answered.answer for answered in self._answers if answered.ended >= start]
+        num_tokens = sum(answer.num_completion_tokens for answer in ended)
+        tokens_per_s = num_tokens / (time.monotonic() - start)
+        return Phase(what, len(pods.targets), len(pods.drafts), seen(), tokens_per_s)
 
     async def _ask_on(self, turns: "itertools.count[int]") -> None:
         while not self._is_over:
@@ -144,8 +168,8 @@ class Load:
                 answer = await ask_grpc(addresses, body)
             else:
                 answer = await ask(self.coordinators[0], body, front_end)
-            check_equal(answer, expected, f"{body['prompt']!r} by {front_end.value}")
-            self._answers.append((asked, answer))
+            check_equal(answer, expected, f"{body} by {front_end.value}")
+            self._answers.append(_Answered(asked, time.monotonic(), answer))
 
 
 async def plain_answers(
