@@ -1,25 +1,27 @@
 """Settings of a draft worker. Read in `__main__` only and passed down as arguments."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from paceline.config import Count, Port
+from paceline.heads.shipped import AUTO, HeadDirectory, shipped_head
 from paceline.security_settings import SecuritySettings
 
 
 class DraftSettings(SecuritySettings):
     """Paceline draft worker: proposes the next tokens cheaply."""
 
-    drafter: Literal["suffix", "draft-model", "eagle", "medusa", "hybrid", "early-exit", "self"] = (
-        "suffix"
-    )
+    drafter: Literal[
+        "suffix", "draft-model", "eagle", "medusa", "hybrid", "early-exit", "self", "auto"
+    ] = "suffix"
     """How to propose. `suffix` copies what followed the last tokens before, in the text and in the
     tenant's earlier answers, and costs nothing; `draft-model` asks a smaller model; `eagle` asks a
     small head that is fed with the target's hidden states; `medusa` asks several that say a token
     each; `hybrid` copies where a match is good enough and asks the head elsewhere; `early-exit`
     asks the first layers of the target's model; `self` asks all of it (for tests: everything is
-    accepted, nothing is gained)."""
+    accepted, nothing is gained); `auto` is `hybrid` with the head given or the one that comes with
+    Paceline for the model, and `suffix` where there is none. A target with the head `auto` fits."""
 
     model: str = ""
     """`draft-model`: Hugging Face id or directory of the draft model. `eagle`, `medusa`, `hybrid`,
@@ -29,10 +31,11 @@ class DraftSettings(SecuritySettings):
     """`draft-model`: the target's model, or a directory with its tokenizer. Where the draft model
     has other tokens, its drafts are translated. Unset: it must have the target's."""
 
-    head: str = ""
+    head: HeadDirectory = ""
     """`eagle`, `medusa` and `hybrid`: directory of the head or heads, as published or as vLLM
-    writes them. The target is started with the same, so that it keeps the hidden states.
-    `early-exit`: directory of a trained exit, if there is one; of that the target knows nothing."""
+    writes them; `auto`: that of the one that comes with Paceline for the model. The target is
+    started with the same, so that it keeps the hidden states. `early-exit`: directory of a trained
+    exit, if there is one; of that the target knows nothing."""
 
     feature_projection: bool = True
     """`eagle`, with an EAGLE-3 head: be fed with what its first matrix makes of the hidden states,
@@ -82,6 +85,18 @@ class DraftSettings(SecuritySettings):
     metrics_port: Port = 0
     """HTTP port of `/metrics`; 0: any free one, so that several workers of a machine get along. A
     Prometheus that is to find it needs a fixed one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _decide_auto(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("drafter") != "auto":
+            return values
+        head = values.get("head") or AUTO
+        if head == AUTO and shipped_head(values.get("model", "")) is None:
+            return {key: values[key] for key in values if key not in ("model", "head")} | {
+                "drafter": "suffix"
+            }
+        return values | {"drafter": "hybrid", "head": head}
 
     @model_validator(mode="after")
     def _model_and_head_fit_drafter(self) -> Self:

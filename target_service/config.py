@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from paceline.config import Count, Port
+from paceline.heads.shipped import HeadDirectory
 from paceline.security_settings import SecuritySettings
 
 
@@ -33,10 +34,10 @@ class TargetSettings(SecuritySettings):
     """Layers whose hidden states are kept for drafters that are fed with them: i for the input of
     layer i, the number of layers for that of the head. Each takes room like a part of the KV."""
 
-    head: str = ""
-    """Directory of the head that drafts run: keeps the hidden states that it is fed with,
-    in place of `feature_layers`. Those for an EAGLE-3 head are sent as its first matrix makes
-    them, a third of the numbers."""
+    head: HeadDirectory = ""
+    """Directory of the head that drafts run: keeps the hidden states that it is fed with, in place
+    of `feature_layers`. `auto`: that of the one that comes with Paceline for the model, if there is
+    one. What an EAGLE-3 head needs is sent as its first matrix makes it, a third of the numbers."""
 
     allow_pickle: bool = False
     """Read a head that is published as a pickle and not as safetensors. The reader is restricted to

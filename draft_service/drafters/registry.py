@@ -52,7 +52,7 @@ def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
             return _eagle(settings, info)
         case "medusa":
             return _medusa(settings, info)
-        case "hybrid":
+        case "hybrid" | "auto":  # which the settings have decided
             return _hybrid(settings, info)
         case "early-exit":
             return _early_exit(settings, info)

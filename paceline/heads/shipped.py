@@ -6,7 +6,12 @@ for would cost speed, never text; one that the head does not fit is refused by n
 """
 
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import AfterValidator, ValidationInfo
+
+AUTO = "auto"
+"""In place of a directory: the head that comes with Paceline, if there is one."""
 HEADS = {
     "": "smollm2-135m-instruct",
     "HuggingFaceTB/SmolLM2-135M-Instruct": "smollm2-135m-instruct",
@@ -20,3 +25,14 @@ def shipped_head(model: str, heads: Path = Path(__file__).parent) -> Path | None
     if folder is None or not (heads / folder / "config.json").is_file():
         return None
     return heads / folder
+
+
+def _find(head: str, info: ValidationInfo) -> str:
+    if head != AUTO:
+        return head
+    return str(shipped_head(info.data.get("model", "")) or "")
+
+
+HeadDirectory = Annotated[str, AfterValidator(_find)]
+"""A setting behind one named `model`: a head's directory, empty for none; `auto` becomes that of
+the head that comes with Paceline for the model, or empty where none does."""

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from draft_service.config import DraftSettings
 from paceline.cli.config import ServeSettings
-from paceline.heads.shipped import HEADS, shipped_head
+from paceline.heads.shipped import AUTO, HEADS, shipped_head
+from target_service.config import TargetSettings
 
 
 def a_head(directory: Path) -> Path:
@@ -54,3 +56,26 @@ def test_a_drafter_that_runs_a_head_wants_one(drafter: str) -> None:
 def test_a_drafter_that_is_named_is_used() -> None:
     assert ServeSettings(drafter="suffix").method == "suffix"
     assert not ServeSettings(drafter="off", head="h").feeds_head
+
+
+@pytest.mark.parametrize("model", HEADS)
+def test_services_take_the_shipped_head(model: str) -> None:
+    head = str(shipped_head(model))
+    assert TargetSettings(model=model, head=AUTO).head == head
+    for settings in ({"drafter": "hybrid", "head": AUTO}, {"drafter": AUTO}):
+        draft = DraftSettings.model_validate({"model": model, **settings})
+        assert (draft.drafter, draft.head) == ("hybrid", head)
+
+
+def test_services_of_another_model_copy() -> None:
+    assert TargetSettings(model="table:7", head=AUTO).head == ""
+    draft = DraftSettings(drafter=AUTO, model="table:7")
+    assert (draft.drafter, draft.model, draft.head) == ("suffix", "", "")
+    with pytest.raises(ValueError, match=r"--head .* is required by the drafter hybrid"):
+        DraftSettings(drafter="hybrid", model="table:7", head=AUTO)
+
+
+def test_services_take_the_head_that_is_given() -> None:
+    assert TargetSettings(head="h").head == "h"
+    draft = DraftSettings(drafter=AUTO, model="m", head="h")
+    assert (draft.drafter, draft.model, draft.head) == ("hybrid", "m", "h")
