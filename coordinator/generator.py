@@ -90,7 +90,7 @@ class Generator:
     async def load_tokenizer(self) -> None:
         """Fetch the tokenizer from the first target that has one; returns when that is done."""
         while self._tokenizer is None:
-            for worker in self._pool.ready_targets():
+            for worker in self._pool.ready_targets() or self._pool.closed_targets():
                 try:
                     files = await worker.fetch_tokenizer()
                 except WorkerLost as error:

@@ -9,6 +9,7 @@ older go. Knows workers and tokens, no text and no store.
 
 import asyncio
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
@@ -19,6 +20,8 @@ from paceline.errors import Draining, Unavailable
 from paceline.token_log import TokenLog
 from paceline.workers.pool import WorkerPool
 from paceline.workers.worker import Worker
+
+logger = logging.getLogger(__name__)
 
 ROUTING_TOKENS = 64
 """Tokens of the prompt that decide: long enough to tell system prompts apart."""
@@ -42,6 +45,7 @@ class Router:
         """Sequences that went on at another worker, by its role."""
         self.num_numerics_changes = 0
         self._has_stopped = False
+        self._uses_closed = False
 
     def place(
         self, prompt_token_ids: Sequence[int], affinity: Placement | None, drafter: str | None
@@ -58,13 +62,31 @@ class Router:
     async def some_ready_targets(self) -> list[Worker]:
         """The targets that take sequences now; waits for the first.
 
-        Those that shut down go on with what has been admitted where there are no others.
+        Where none is ready, those that answer all the same are tried rather than nothing: first
+        those that are only listed as closed, then those that shut down.
         """
         while not self._has_stopped:
-            if ready := self._pool.ready_targets() or self._pool.draining_targets():
+            if ready := self._pool.ready_targets():
+                self._note_closed(())
                 return ready
+            if closed := self._pool.closed_targets():
+                self._note_closed(closed)
+                return closed
+            if draining := self._pool.draining_targets():
+                return draining
             await self._pool.until_changed()
         raise Draining(CUT)
+
+    def _note_closed(self, used: Sequence[Worker]) -> None:
+        """Say it when sequences begin to go where none should, and when that is over."""
+        if used and not self._uses_closed:
+            logger.warning(
+                "no target worker is listed as ready; sequences go to those that still answer: %s",
+                ", ".join(f"{worker.address} ({worker.closed})" for worker in used),
+            )
+        elif self._uses_closed and not used:
+            logger.info("target workers are listed as ready again, and get all sequences")
+        self._uses_closed = bool(used)
 
     def ready_drafts(self, drafter: str | None) -> list[Worker]:
         """The drafts that take rounds now."""

@@ -8,7 +8,7 @@ from paceline.workers.worker import Worker
 
 def unready_reason(pool: WorkerPool, has_tokenizer: bool) -> str:
     """Why a request would not work now; empty when it would."""
-    if pool.model is None or not pool.ready_targets():
+    if pool.model is None or not (pool.ready_targets() or pool.closed_targets()):
         reasons = [f"{worker.address}: {_reason(worker)}" for worker in pool.targets]
         reasons += [
             f"{state.source}: {state.problem or 'lists no worker'}"

@@ -62,6 +62,14 @@ class WorkerPool:
         """The targets that take new sequences now."""
         return [worker for worker in self.targets if worker.is_ready]
 
+    def closed_targets(self) -> list[Worker]:
+        """The targets that are listed as closed and still take rounds as any other."""
+        return [
+            worker
+            for worker in self.targets
+            if worker.closed and worker.is_connected and not worker.is_draining
+        ]
+
     def draining_targets(self) -> list[Worker]:
         """The targets that shut down and still take rounds."""
         return [worker for worker in self.targets if worker.is_draining]

@@ -147,6 +147,29 @@ async def test_a_readiness_that_flaps_cuts_nothing(api: KubernetesApi) -> None:
         assert running.generator.status().events.num_lost["target"] == 0
 
 
+async def test_a_probe_that_fails_everywhere_at_once_fails_nothing(api: KubernetesApi) -> None:
+    targets = [target_server() for _ in range(2)]
+    async with listed(api, targets, [], num_ready=1) as running:
+        api.put_pod("target", targets[1].address)
+        await until(ready(running, 2, 0))
+
+        async def fail_everywhere() -> None:
+            for target in targets:
+                api.put_pod("target", target.address, ready=False, serving=False)
+            await until(ready(running, 0, 0))
+            assert running.generator.status().ready
+            other = request("off", max_tokens=5)
+            assert (await answer(running.generator, other)).token_ids == expected(other)
+            await until(lambda: sum(target.load.num_sequences for target in targets) == 1)
+            (busy,) = [target for target in targets if target.load.num_sequences]
+            await busy.kill()
+
+        asked = request("off", max_tokens=300)
+        said = await answer_with_accidents(running, asked, fail_everywhere)
+        assert said.token_ids == expected(asked)
+        assert running.generator.status().events.num_moved["target"] == 1
+
+
 async def test_another_pod_at_the_same_address_is_another_worker(api: KubernetesApi) -> None:
     target = target_server()
     async with listed(api, [target], [], num_ready=1) as running:

@@ -37,6 +37,10 @@ def connect(worker: Worker, info: WorkerInfo) -> None:
     worker._become("")
 
 
+def shut_down(worker: Worker) -> None:
+    worker._rounds = cast(Any, SimpleNamespace(load=WorkerLoad(draining=True)))
+
+
 def disconnect(worker: Worker) -> None:
     worker._rounds = None
     worker._become("gone")
@@ -188,3 +192,24 @@ async def test_a_draft_is_not_asked_behind_a_target_that_feeds_it_with_something
             workers = Router(workers_of).place(prompt(1), None, drafter)
             await workers.target(None)
             assert (workers.draft(None) is not None) == is_there
+
+
+async def test_targets_that_are_only_listed_as_closed_are_tried_before_failing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    workers_of = pool(3)
+    lost, draining, closed = workers_of.targets
+    closed.closed = "its pod is not ready"
+    shut_down(draining)
+    router = Router(workers_of)
+    running = router.place(prompt(1), None, None)
+    assert await running.target(None) is lost, "others come last while one is ready"
+    disconnect(lost)
+    assert await running.target(lost) is closed, "a running sequence goes on there"
+    assert await router.place(prompt(2), None, None).target(None) is closed
+    (told,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "still answer: target-2:1 (its pod is not ready)" in told.message
+    disconnect(closed)
+    assert await running.target(closed) is draining
+    connect(lost, INFO)
+    assert await router.place(prompt(3), None, None).target(None) is lost
