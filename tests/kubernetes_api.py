@@ -13,6 +13,7 @@ Lists have real versions; watches are lines of JSON in chunks that honour versio
 
 import asyncio
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ class KubernetesApi:
         self._watches: set[_Watch] = set()
         self._failures: dict[str, int] = {}
         self._is_silent = asyncio.Event()
+        self.tls: ssl.SSLContext | None = None
+        """Speaks HTTPS with it; None: HTTP."""
+        self.num_unauthorized = 0
+        """Calls so far without the token."""
         self._runner: web.AppRunner | None = None
         self._uids: dict[tuple[str, str, str], str] = {}
 
@@ -54,7 +59,7 @@ class KubernetesApi:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     @property
     def num_watchers(self) -> int:
@@ -67,7 +72,7 @@ class KubernetesApi:
         app.router.add_get(SLICES, self._get)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -195,7 +200,9 @@ class KubernetesApi:
         if self._is_silent.is_set():
             await asyncio.Event().wait()
         await asyncio.sleep(self.delay_s)
-        if request.headers.get("Authorization") != f"Bearer {self.token}":
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if (scheme.lower(), token) != ("bearer", self.token):
+            self.num_unauthorized += 1
             return _status(401, "Unauthorized")
         if verb in self._failures:
             return _status(self._failures[verb], f"told to fail ({verb})")

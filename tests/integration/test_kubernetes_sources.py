@@ -1,60 +1,18 @@
 """What a Kubernetes source sees of a server that behaves and misbehaves like the real one."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from kubernetes_api import KubernetesApi
 from kubernetes_objects import endpoint, endpoint_slice
+from seen_sources import seeing
 from session_stores import until
 
 from paceline.workers.discovery import kubernetes_api, kubernetes_watch
-from paceline.workers.discovery.endpoint import Endpoint, SourceState
+from paceline.workers.discovery.endpoint import Endpoint
 from paceline.workers.discovery.slices import NOT_READY, TERMINATING
-from paceline.workers.discovery.sources import Sources
 
 A, B, C = "10.0.0.1:5001", "10.0.0.2:5001", "10.0.0.3:5001"
-
-
-class Seen:
-    """What the sources see, and a way to wait for it."""
-
-    def __init__(self, *names: str) -> None:
-        self.num_changes = 0
-        self.sources = Sources(names, self._changed)
-
-    def _changed(self) -> None:
-        self.num_changes += 1
-
-    @property
-    def endpoints(self) -> list[Endpoint]:
-        return self.sources.endpoints()
-
-    @property
-    def addresses(self) -> list[str]:
-        return sorted(endpoint.address for endpoint in self.endpoints)
-
-    @property
-    def state(self) -> SourceState:
-        return self.sources.states()[0]
-
-    async def until_addresses(self, *addresses: str) -> None:
-        await until(lambda: self.addresses == sorted(addresses))
-
-    async def until_problem(self, *words: str) -> str:
-        await until(lambda: all(word in self.state.problem for word in words))
-        return self.state.problem
-
-
-@asynccontextmanager
-async def seeing(*names: str) -> AsyncIterator[Seen]:
-    seen = Seen(*names)
-    seen.sources.start()
-    try:
-        yield seen
-    finally:
-        await seen.sources.stop()
 
 
 async def test_pods_are_seen_as_they_come_change_and_go(api: KubernetesApi) -> None:

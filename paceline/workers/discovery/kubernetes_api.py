@@ -50,7 +50,7 @@ class ApiRefusal(Exception):
 
 
 class NoCredentials(Exception):
-    """Nothing says where the API server is and who asks."""
+    """What says where the API server is and who asks is missing, or cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,8 @@ class SliceApi:
             if response.status != 200:
                 raise _refusal(response.status, await _read(response), self._denied(verb))
             yield response
+        except ConfigException as error:
+            raise ApiCut(f"the token for the API server cannot be read again: {error}") from error
         except TimeoutError as error:
             raise ApiCut(f"the API server did not answer in time ({verb})") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -141,30 +143,53 @@ class SliceApi:
 @asynccontextmanager
 async def open_slice_api(source: KubernetesSource) -> AsyncIterator[SliceApi]:
     """A client for one source. Raises `NoCredentials`."""
-    client, own_namespace = await asyncio.to_thread(_load_client)
+    client, namespace = await asyncio.to_thread(_load_client, source.namespace)
     try:
-        yield SliceApi(client, source.namespace or own_namespace, source.selector)
+        yield SliceApi(client, namespace, source.selector)
     finally:
         await client.close()
 
 
-def _load_client() -> tuple[ApiClient, str]:
-    """A client and the namespace it is at home in: as a pod, else as `kubectl` would. Blocks."""
+def _load_client(namespace: str) -> tuple[ApiClient, str]:
+    """A client and its namespace, "" being that where it is at home: as a pod, else as `kubectl`
+    would. Blocks."""
     configuration = Configuration()
     try:
         load_incluster_config(client_configuration=configuration)
-        return ApiClient(configuration), OWN_NAMESPACE.read_text().strip()
     except ConfigException as error:
-        not_in_cluster = error
+        own_namespace = _load_kube_config(configuration, error)
+        return _client(configuration), namespace or own_namespace
+    return _client(configuration), namespace or _namespace_of_pod()
+
+
+def _load_kube_config(configuration: Configuration, not_in_cluster: ConfigException) -> str:
+    """Returns the namespace of its context."""
+    loading = load_kube_config(client_configuration=configuration, persist_config=False)
     try:
-        loading = load_kube_config(client_configuration=configuration, persist_config=False)
         loader = asyncio.run(loading)
     except (ConfigException, OSError) as error:
         raise NoCredentials(
             f"not in a pod with a service account ({not_in_cluster}), and no kubeconfig ({error})"
         ) from error
-    context = loader.current_context["context"]
-    return ApiClient(configuration), context.get("namespace") or "default"
+    return loader.current_context["context"].get("namespace") or "default"
+
+
+def _namespace_of_pod() -> str:
+    try:
+        return OWN_NAMESPACE.read_text().strip()
+    except OSError as error:
+        raise NoCredentials(
+            f"the service account has no namespace ({error}); expected the source to name one: "
+            "kubernetes://namespace/service"
+        ) from error
+
+
+def _client(configuration: Configuration) -> ApiClient:
+    try:
+        return ApiClient(configuration)
+    except OSError as error:
+        message = f"cannot trust an API server with {configuration.ssl_ca_cert}: {error}"
+        raise NoCredentials(message) from error
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
