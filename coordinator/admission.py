@@ -160,22 +160,32 @@ def with_rule(request: GenerationRequest, default: str) -> GenerationRequest:
     return replace(request, speculation=replace(request.speculation, acceptance_rule=rule))
 
 
-def token_limit(request: GenerationRequest, num_prompt: int, max_model_len: int) -> int:
-    """New tokens that the request may have; raises `InvalidRequest` when it asks for too many."""
-    room = max_model_len - num_prompt
+def token_limit(
+    request: GenerationRequest, num_prompt: int, longest_sequences: Collection[int]
+) -> int:
+    """New tokens that the request may have; raises `InvalidRequest` when it asks for too many.
+
+    `longest_sequences` are the most tokens that each target takes. One that takes all is enough. A
+    request that leaves its limit open gets one that as many targets as possible can meet.
+    """
+    longest = max(longest_sequences)
+    room = longest - num_prompt
     if room < 1:
         raise InvalidRequest(
             f"prompt: has {num_prompt} tokens; this model takes prompt and answer of up to "
-            f"{max_model_len} tokens together",
+            f"{longest} tokens together",
             "prompt",
         )
     if request.max_tokens is not None and request.max_tokens > room:
         raise InvalidRequest(
             f"max_tokens: {request.max_tokens} with a prompt of {num_prompt} tokens does not fit; "
-            f"this model takes prompt and answer of up to {max_model_len} tokens together",
+            f"this model takes prompt and answer of up to {longest} tokens together",
             "max_tokens",
         )
-    limit = room if request.max_tokens is None else request.max_tokens
+    limit = request.max_tokens
+    if limit is None:
+        needed = num_prompt + max(1, request.min_tokens)
+        limit = min((n for n in longest_sequences if n >= needed), default=longest) - num_prompt
     if request.min_tokens > limit:
         raise InvalidRequest(
             f"min_tokens: {request.min_tokens} is more than the limit of {limit} tokens",

@@ -86,7 +86,9 @@ class Answering:
         bind_log_context(sequence_id=sequence.sequence_id)
         affinity = generation.placement or await self._affinity(generation)
         drafter = self._policies.drafter(request.speculation)
-        workers = self._router.place(generation.prompt_token_ids, affinity, drafter)
+        workers = self._router.place(
+            generation.prompt_token_ids, affinity, drafter, settings.max_length
+        )
         speculation = self._policies.policy(
             request.speculation, drafter, generation.prediction_token_ids
         )

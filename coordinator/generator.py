@@ -48,7 +48,6 @@ from coordinator.status import (
 )
 from coordinator.tokenizer import Tokenizer
 from paceline.errors import Draining, InvalidRequest, Overloaded, Unavailable
-from paceline.rounds import WorkerInfo
 from paceline.telemetry.names import ADMISSION, QUEUE
 from paceline.telemetry.span import current_child, current_trace_id, current_traceparent
 from paceline.workers import WorkerLost
@@ -106,18 +105,18 @@ class Generator:
             return await self._admit(request)
 
     async def _admit(self, request: GenerationRequest) -> Generation:
-        tokenizer, model = self._must_be_ready()
+        tokenizer, lengths = self._must_be_ready()
         request = with_rule(request, self._limits.acceptance_rule)
         check_values(request, tokenizer.vocab_size)
         check_speculation(request.speculation, self._pool.known_drafters())
         grammar = await asyncio.to_thread(answer_grammar, request)
-        prompt_token_ids = await encode_prompt(tokenizer, request, model.max_model_len)
-        prediction_token_ids = await encode_prediction(tokenizer, request, model.max_model_len)
+        prompt_token_ids = await encode_prompt(tokenizer, request, max(lengths))
+        prediction_token_ids = await encode_prediction(tokenizer, request, max(lengths))
         generation = Admitted(
             request=request,
             prompt_token_ids=prompt_token_ids,
             seed=secrets.randbits(64) if request.seed is None else request.seed,
-            max_tokens=token_limit(request, len(prompt_token_ids), model.max_model_len),
+            max_tokens=token_limit(request, len(prompt_token_ids), lengths),
             created=int(time.time()),
             grammar=grammar,
             prediction_token_ids=prediction_token_ids,
@@ -149,7 +148,7 @@ class Generator:
         expected: GenerationRequest | None,
         tenant: str,
     ) -> Generation:
-        tokenizer, model = self._must_be_ready()
+        tokenizer, lengths = self._must_be_ready()
         # What is refused must not take the request away from whoever answers it.
         recorded = await on_record(self._store.look_up(request_id), request_id, tenant)
         admitted = recorded.generation
@@ -158,11 +157,11 @@ class Generator:
         text = ""
         if expected is not None:
             text = await prompt_text(tokenizer, expected, admitted.prompt_token_ids)
-            prompt = await encode_prompt(tokenizer, expected, model.max_model_len)
+            prompt = await encode_prompt(tokenizer, expected, max(lengths))
             expected = replace(expected, prompt=prompt)
             check_same(expected, admitted)
         request = admitted.request
-        prediction_token_ids = await encode_prediction(tokenizer, request, model.max_model_len)
+        prediction_token_ids = await encode_prediction(tokenizer, request, max(lengths))
         resumption = await on_record(self._store.takeover(request_id), request_id, tenant)
         return Admitted(
             request=request,
@@ -269,13 +268,14 @@ class Generator:
             return "the coordinator is draining: it shuts down and takes no new requests"
         return unready_reason(self._pool, self._tokenizer is not None)
 
-    def _must_be_ready(self) -> tuple[Tokenizer, WorkerInfo]:
-        model, tokenizer = self._pool.model, self._tokenizer
+    def _must_be_ready(self) -> tuple[Tokenizer, list[int]]:
+        """The tokenizer, and the tokens of the longest sequence that each target takes."""
+        lengths, tokenizer = self._pool.longest_sequences(), self._tokenizer
         if self._is_draining:
             raise Draining(self._unready_reason() + "; ask another one, or try again later")
-        if model is None or tokenizer is None:
+        if not lengths or tokenizer is None:
             raise Unavailable(self._unready_reason() + "; try again later")
-        return tokenizer, model
+        return tokenizer, lengths
 
     @contextmanager
     def _room_for(self, num_choices: int) -> Iterator[None]:

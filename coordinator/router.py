@@ -48,31 +48,39 @@ class Router:
         self._uses_closed = False
 
     def place(
-        self, prompt_token_ids: Sequence[int], affinity: Placement | None, drafter: str | None
+        self,
+        prompt_token_ids: Sequence[int],
+        affinity: Placement | None,
+        drafter: str | None,
+        length: int = 0,
     ) -> "PlacedWorkers":
-        """Workers for a new sequence; `drafter` None takes any method."""
+        """Workers for a new sequence; `drafter` None takes any method.
+
+        `length` is what the sequence may grow to, prompt included: targets that do not take so many
+        tokens are not asked.
+        """
         key = TokenLog.of(prompt_token_ids[:ROUTING_TOKENS]).prefix_hash(ROUTING_TOKENS)
-        return PlacedWorkers(self, key, affinity or Placement(), drafter)
+        return PlacedWorkers(self, key, affinity or Placement(), drafter, length)
 
     async def stop(self) -> None:
         """Leave all workers; sequences that need one from now on end with `Draining`."""
         self._has_stopped = True
         await self._pool.stop()
 
-    async def some_ready_targets(self) -> list[Worker]:
-        """The targets that take sequences now; waits for the first.
+    async def some_ready_targets(self, length: int) -> list[Worker]:
+        """The targets that take sequences of so many tokens now; waits for the first.
 
         Where none is ready, those that answer all the same are tried rather than nothing: first
         those that are only listed as closed, then those that shut down.
         """
         while not self._has_stopped:
-            if ready := self._pool.ready_targets():
+            if ready := _long_enough(self._pool.ready_targets(), length):
                 self._note_closed(())
                 return ready
-            if closed := self._pool.closed_targets():
+            if closed := _long_enough(self._pool.closed_targets(), length):
                 self._note_closed(closed)
                 return closed
-            if draining := self._pool.draining_targets():
+            if draining := _long_enough(self._pool.draining_targets(), length):
                 return draining
             await self._pool.until_changed()
         raise Draining(CUT)
@@ -117,11 +125,14 @@ class Router:
 class PlacedWorkers:
     """The workers of one sequence; chooses others when they are lost."""
 
-    def __init__(self, router: Router, key: int, affinity: Placement, drafter: str | None) -> None:
+    def __init__(
+        self, router: Router, key: int, affinity: Placement, drafter: str | None, length: int
+    ) -> None:
         self._router = router
         self._key = key
         self._affinity = affinity
         self._drafter = drafter
+        self._length = length
         self._target: Worker | None = None
         self._draft: Worker | None = None
         self._numerics = affinity.numerics
@@ -141,9 +152,12 @@ class PlacedWorkers:
         """A target, another one than `lost` if there is one; waits a while for one to come."""
         try:
             async with asyncio.timeout(TARGET_WAIT_S):
-                ready = await self._router.some_ready_targets()
+                ready = await self._router.some_ready_targets(self._length)
         except TimeoutError as error:
-            raise Unavailable("no target worker is ready; try again later") from error
+            raise Unavailable(
+                f"no target worker is ready for a sequence of {self._length} tokens; "
+                "try again later"
+            ) from error
         if self._numerics:
             equal = [w for w in ready if w.info and w.info.numerics == self._numerics]
             ready = equal or ready
@@ -189,6 +203,10 @@ class PlacedWorkers:
             self._router.num_moved[chosen.role] += chosen is not current
         self._router.count(chosen, +1)
         return chosen
+
+
+def _long_enough(targets: Sequence[Worker], length: int) -> list[Worker]:
+    return [t for t in targets if t.info is not None and t.info.longest_sequence >= length]
 
 
 def _rank(address: str, key: int) -> bytes:

@@ -286,6 +286,11 @@ class WorkerInfo:
     protocol_major: int = PROTOCOL_MAJOR
     protocol_minor: int = PROTOCOL_MINOR
 
+    @property
+    def longest_sequence(self) -> int:
+        """Most tokens, prompt included, of a sequence that it takes."""
+        return self.max_model_len or 2**32 - 1
+
     def is_fed_by(self, target: "WorkerInfo") -> bool:
         """Whether a target sends the hidden states that this draft is fed with, if it is."""
         return not self.feature_layers or (

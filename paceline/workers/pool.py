@@ -74,6 +74,16 @@ class WorkerPool:
         """The targets that shut down and still take rounds."""
         return [worker for worker in self.targets if worker.is_draining]
 
+    def longest_sequences(self) -> list[int]:
+        """Tokens of the longest sequence that each target takes: of those that are ready, else of
+        those that may come back; empty until one has answered."""
+        if self.model is None:
+            return []
+        targets = self.ready_targets() or self.closed_targets() or self.targets
+        said = [worker.info for worker in targets if worker.info]
+        ours = [info for info in said if info.model == self.model.model]
+        return [info.longest_sequence for info in ours or [self.model]]
+
     def ready_drafts(self, drafter: str | None = None) -> list[Worker]:
         """The drafts that take new sequences now, of one method or of any."""
         return [

@@ -143,7 +143,28 @@ def test_a_drafter_that_may_still_come_up_is_not_called_wrong() -> None:
 def test_the_limit_is_the_requests_or_what_the_context_leaves(
     max_tokens: int | None, num_prompt: int, expected: int
 ) -> None:
-    assert token_limit(replace(REQUEST, max_tokens=max_tokens), num_prompt, 100) == expected
+    assert token_limit(replace(REQUEST, max_tokens=max_tokens), num_prompt, [100]) == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "num_prompt", "expected"),
+    [
+        ({}, 10, 90),  # an open limit that all can meet
+        ({}, 100, 100),  # all that can take the prompt
+        ({"min_tokens": 91}, 10, 190),
+        ({"max_tokens": 150}, 10, 150),  # one is enough
+        ({"max_tokens": 290}, 10, 290),
+    ],
+)
+def test_of_unequal_targets_some_must_take_the_request(
+    limits: dict[str, int], num_prompt: int, expected: int
+) -> None:
+    assert token_limit(replace(REQUEST, **limits), num_prompt, [100, 300, 200]) == expected
+
+
+def test_what_fits_no_target_is_refused_with_the_limit_of_the_longest() -> None:
+    with pytest.raises(InvalidRequest, match="up to 300 tokens"):
+        token_limit(replace(REQUEST, max_tokens=291), 10, [100, 300, 200])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +181,7 @@ def test_what_does_not_fit_is_refused_with_the_limit(
     field: str, num_prompt: int, limits: dict[str, int]
 ) -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        token_limit(replace(REQUEST, **limits), num_prompt, 100)
+        token_limit(replace(REQUEST, **limits), num_prompt, [100])
     assert refusal.value.field == field
     assert any(limit in refusal.value.message for limit in ("100", "limit of 5", "limit of 90"))
 
