@@ -58,6 +58,8 @@ FINER: dict[str, Schema] = {
     "defaults.startupSeconds": {"minimum": 2},
     "defaults.updateStrategy.maxSurge": COUNT_OR_SHARE,
     "defaults.updateStrategy.maxUnavailable": COUNT_OR_SHARE,
+    "defaults.podDisruptionBudget.maxUnavailable": COUNT_OR_SHARE,
+    "defaults.service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
     "defaults.extraEnv": {
         "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
         "additionalProperties": {
@@ -76,7 +78,16 @@ FINER: dict[str, Schema] = {
     "workerDefaults.gpu.count": {"minimum": 0},
     "workerDefaults.cache.sizeLimit": {"pattern": QUANTITY},
     "workerDefaults.sharedMemory": {"pattern": QUANTITY},
-    "redis.external.url": {"pattern": "^$|^rediss?(\\+sentinel)?://"},
+    "workerDefaults.cache.claim.size": {"pattern": QUANTITY},
+    "workerDefaults.cache.claim.accessModes": {
+        "items": {"enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]}
+    },
+    "target.tensorParallelSize": {"minimum": 1, "maximum": 64},
+    "target.groupKind": {"enum": ["auto", "StatefulSet", "LeaderWorkerSet"]},
+    "redis.external.url": {"pattern": "^$|^rediss?(\\+(sentinel|cluster))?://"},
+    "telemetry.endpoint": {"pattern": "^$|^https?://"},
+    "telemetry.protocol": {"enum": ["grpc", "http/protobuf"]},
+    "telemetry.sampleRatio": {"minimum": 0, "maximum": 1},
 }
 """What a default does not say, by the key's path."""
 LISTS_OF_MAPS = {

@@ -3,47 +3,82 @@ Variables of the processes, as maps of a name to a text or to `valueFrom`: a map
 Later maps win: what the chart derives, `settings`, `extraEnv`.
 */}}
 
-{{/* What all three services have. Takes (dict "root" $ "block" its values). */}}
-{{- define "paceline.serviceEnv" -}}
+{{- define "paceline.coordinatorEnv" -}}
+{{- $redis := .root.Values.redis -}}
+{{- $secrets := include "paceline.coordinatorSecrets" .root | fromJson -}}
 {{- $env := dict
+  "PACELINE_HTTP_PORT" "8000"
+  "PACELINE_GRPC_PORT" "50051"
+  "PACELINE_HEALTH_PORT" "50052"
+  "PACELINE_TARGETS" (include "paceline.source" (dict "root" .root "role" "target"))
+  "PACELINE_DRAFTS" (include "paceline.source" (dict "root" .root "role" "draft")) -}}
+{{- if $redis.external.url -}}
+{{- $_ := set $env "PACELINE_REDIS_URL" $redis.external.url -}}
+{{- with $redis.external.username }}{{ $_ := set $env "PACELINE_REDIS_USERNAME" . }}{{ end -}}
+{{- else if $redis.enabled -}}
+{{- $_ := set $env "PACELINE_REDIS_URL" (printf "redis://%s-redis:6379/0" (include "paceline.fullname" .root)) -}}
+{{- end -}}
+{{- mergeOverwrite $env $secrets.env (include "paceline.commonEnv" . | fromJson) (include "paceline.valuesEnv" .block | fromJson) | toJson -}}
+{{- end -}}
+
+{{/* What target and drafts have. Takes (dict "root" $ "block" its values "port" its gRPC port), of a
+draft also "model", the target's. */}}
+{{- define "paceline.workerEnv" -}}
+{{- $secrets := include "paceline.workerSecrets" .root | fromJson -}}
+{{- $env := dict
+  "PACELINE_PORT" (toString .port)
+  "PACELINE_HEALTH_PORT" (add .port 1 | toString)
+  "PACELINE_METRICS_PORT" (sub .port 41000 | toString)
+  "PACELINE_CACHE_DIR" "/var/cache/paceline"
+  "HF_HOME" "/var/cache/paceline" -}}
+{{- with include "paceline.cpus" .block.resources }}{{ $_ := set $env "PACELINE_NUM_THREADS" . }}{{ end -}}
+{{- if gt (int .block.gpu.count) 0 }}{{ $_ := set $env "PACELINE_DEVICE" "cuda" }}{{ end -}}
+{{- with .model }}{{ $_ := set $env "PACELINE_MODEL" . }}{{ end -}}
+{{- mergeOverwrite $env $secrets.env (include "paceline.commonEnv" . | fromJson) (include "paceline.valuesEnv" .block | fromJson) | toJson -}}
+{{- end -}}
+
+{{/* What all three services have. Workers and coordinators that ask nobody who they are have to be
+told so; that the values say it, too, is checked in _validate.tpl. */}}
+{{- define "paceline.commonEnv" -}}
+{{- $env := dict
+  "HOME" "/tmp"
   "PACELINE_HOST" "0.0.0.0"
-  "PACELINE_DRAIN_SECONDS" (include "paceline.text" .block.drainSeconds)
-  "HOME" "/tmp" -}}
+  "PACELINE_DRAIN_SECONDS" (include "paceline.text" .block.drainSeconds) -}}
+{{- if .root.Values.security.allowUnauthenticated -}}
+{{- $_ := set $env "PACELINE_ALLOW_UNAUTHENTICATED" "true" -}}
+{{- end -}}
+{{- mergeOverwrite $env (include "paceline.telemetryEnv" .root | fromJson) | toJson -}}
+{{- end -}}
+
+{{/* OpenTelemetry's own variables, where there is somewhere to send spans to. */}}
+{{- define "paceline.telemetryEnv" -}}
+{{- $telemetry := .Values.telemetry -}}
+{{- $env := dict -}}
+{{- if $telemetry.endpoint -}}
+{{- $field := dict "POD_NAME" "metadata.name" "POD_UID" "metadata.uid" "NODE_NAME" "spec.nodeName" -}}
+{{- range $name, $path := $field -}}
+{{- $_ := set $env $name (dict "valueFrom" (dict "fieldRef" (dict "fieldPath" $path))) -}}
+{{- end -}}
+{{- $_ := set $env "OTEL_EXPORTER_OTLP_ENDPOINT" $telemetry.endpoint -}}
+{{- $_ := set $env "OTEL_EXPORTER_OTLP_PROTOCOL" $telemetry.protocol -}}
+{{- $_ := set $env "OTEL_TRACES_SAMPLER" "parentbased_traceidratio" -}}
+{{- $_ := set $env "OTEL_TRACES_SAMPLER_ARG" (include "paceline.text" $telemetry.sampleRatio) -}}
+{{- $_ := set $env "OTEL_RESOURCE_ATTRIBUTES" (printf "k8s.namespace.name=%s,k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_UID),k8s.node.name=$(NODE_NAME)" .Release.Namespace) -}}
+{{- with $telemetry.headers.existingSecret -}}
+{{- $reference := dict "name" . "key" $telemetry.headers.key -}}
+{{- $_ := set $env "OTEL_EXPORTER_OTLP_HEADERS" (dict "valueFrom" (dict "secretKeyRef" $reference)) -}}
+{{- end -}}
+{{- end -}}
 {{- $env | toJson -}}
 {{- end -}}
 
-{{/* `settings` as variables: `max_model_len: 4096` is PACELINE_MAX_MODEL_LEN. */}}
-{{- define "paceline.settingsEnv" -}}
+{{/* `settings` as variables, `max_model_len: 4096` being PACELINE_MAX_MODEL_LEN, then `extraEnv`. */}}
+{{- define "paceline.valuesEnv" -}}
 {{- $env := dict -}}
 {{- range $name, $value := .settings -}}
 {{- $_ := set $env (printf "PACELINE_%s" (upper $name)) (include "paceline.text" $value) -}}
 {{- end -}}
-{{- $env | toJson -}}
-{{- end -}}
-
-{{- define "paceline.coordinatorEnv" -}}
-{{- $values := .root.Values -}}
-{{- $security := $values.security -}}
-{{- $env := include "paceline.serviceEnv" . | fromJson -}}
-{{- $_ := set $env "PACELINE_HTTP_PORT" "8000" -}}
-{{- $_ := set $env "PACELINE_GRPC_PORT" "50051" -}}
-{{- $_ := set $env "PACELINE_HEALTH_PORT" "50052" -}}
-{{- $_ := set $env "PACELINE_TARGETS" (include "paceline.source" (dict "root" .root "role" "target")) -}}
-{{- $_ := set $env "PACELINE_DRAFTS" (include "paceline.source" (dict "root" .root "role" "draft")) -}}
-{{- if $values.redis.external.url -}}
-{{- $_ := set $env "PACELINE_REDIS_URL" $values.redis.external.url -}}
-{{- else if $values.redis.enabled -}}
-{{- $_ := set $env "PACELINE_REDIS_URL" (printf "redis://%s-redis:6379/0" (include "paceline.fullname" .root)) -}}
-{{- end -}}
-{{- if $security.apiKeys.existingSecret -}}
-{{- $_ := set $env "PACELINE_API_KEYS_FILE" (printf "/etc/paceline/keys/%s" $security.apiKeys.key) -}}
-{{- else -}}
-{{- $_ := set $env "PACELINE_ALLOW_UNAUTHENTICATED" "true" -}}
-{{- end -}}
-{{- if $security.workerApiKeys.existingSecret -}}
-{{- $_ := set $env "PACELINE_WORKER_API_KEY_FILE" (printf "/etc/paceline/worker-key/%s" $security.workerApiKeys.shownKey) -}}
-{{- end -}}
-{{- mergeOverwrite $env (include "paceline.settingsEnv" .block | fromJson) .block.extraEnv | toJson -}}
+{{- mergeOverwrite $env .extraEnv | toJson -}}
 {{- end -}}
 
 {{/* Services of a role, also of pools that are made later. */}}
@@ -55,34 +90,6 @@ Later maps win: what the chart derives, `settings`, `extraEnv`.
 {{- $requirements = append $requirements (printf "selector=%s=%s" $label $value) -}}
 {{- end -}}
 kubernetes://?{{ join "&" $requirements }}
-{{- end -}}
-
-{{/* What target and drafts have. Takes (dict "root" $ "block" its values "port" its gRPC port). */}}
-{{- define "paceline.workerEnv" -}}
-{{- $values := .root.Values -}}
-{{- $keys := $values.security.workerApiKeys -}}
-{{- $env := include "paceline.serviceEnv" . | fromJson -}}
-{{- $_ := set $env "PACELINE_PORT" (toString .port) -}}
-{{- $_ := set $env "PACELINE_HEALTH_PORT" (add .port 1 | toString) -}}
-{{- $_ := set $env "PACELINE_METRICS_PORT" (sub .port 41000 | toString) -}}
-{{- $_ := set $env "PACELINE_CACHE_DIR" "/var/cache/paceline" -}}
-{{- $_ := set $env "HF_HOME" "/var/cache/paceline" -}}
-{{- with include "paceline.cpus" .block.resources -}}
-{{- $_ := set $env "PACELINE_NUM_THREADS" . -}}
-{{- end -}}
-{{- if gt (int .block.gpu.count) 0 -}}
-{{- $_ := set $env "PACELINE_DEVICE" "cuda" -}}
-{{- end -}}
-{{- if $keys.existingSecret -}}
-{{- $_ := set $env "PACELINE_API_KEYS_FILE" (printf "/etc/paceline/keys/%s" $keys.acceptedKey) -}}
-{{- else -}}
-{{- $_ := set $env "PACELINE_ALLOW_UNAUTHENTICATED" "true" -}}
-{{- end -}}
-{{- with $values.huggingFace.existingSecret -}}
-{{- $reference := dict "name" . "key" $values.huggingFace.key -}}
-{{- $_ := set $env "HF_TOKEN" (dict "valueFrom" (dict "secretKeyRef" $reference)) -}}
-{{- end -}}
-{{- mergeOverwrite $env (include "paceline.settingsEnv" .block | fromJson) .block.extraEnv | toJson -}}
 {{- end -}}
 
 {{/* A map of variables as a container has it; references first, since texts may name them. */}}

@@ -1,4 +1,5 @@
-{{/* The pod of any workload. Takes (dict "root" $ "workload" w). */}}
+{{/* The pod of any workload. Takes (dict "root" $ "workload" w), of one in a group of ranks also "group":
+(dict "labels" "env"), which are added. */}}
 
 {{/* How long a Service may go on sending here after a pod was told to stop. Workers need none: the
 coordinator learns from themselves that they drain. */}}
@@ -19,6 +20,9 @@ metadata:
   labels:
     {{- include "paceline.selector" . | nindent 4 }}
     app.kubernetes.io/part-of: paceline
+    {{- with (.group | default dict).labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
     {{- with $root.Values.commonLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -71,7 +75,8 @@ command:
 args:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with include "paceline.env" $workload.env | trim }}
+{{- $env := mergeOverwrite (deepCopy (dig "env" dict (.group | default dict))) $workload.env -}}
+{{- with include "paceline.env" $env | trim }}
 env:
   {{- . | nindent 2 }}
 {{- end }}
@@ -134,6 +139,7 @@ lifecycle:
     {{- if semverCompare ">=1.30.0-0" $.root.Capabilities.KubeVersion.Version }}
     sleep: {seconds: {{ . }}}
     {{- else }}
+    # 1.29 has no `sleep` yet.
     exec: {command: [python, -c, "import time; time.sleep({{ . }})"]}
     {{- end }}
 {{- end }}

@@ -23,11 +23,24 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $block.affinity }}
+{{- if $block.affinity }}
 affinity:
-  {{- toYaml . | nindent 2 }}
+  {{- toYaml $block.affinity | nindent 2 }}
+{{- else if dig "labels" dict (.group | default dict) }}
+affinity:
+  # Ranks talk to one another in every pass, so those of a group belong near each other.
+  podAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: topology.kubernetes.io/zone
+          labelSelector:
+            matchLabels:
+              {{- include "paceline.selector" . | nindent 14 }}
+              {{- toYaml .group.labels | nindent 14 }}
 {{- end }}
-{{- with $block.topologySpreadConstraints }}
+{{- /* Groups are not spread: the constraints would count ranks, and draw those of a group apart. */}}
+{{- with ternary $block.topologySpreadConstraints list (not .group) }}
 topologySpreadConstraints:
   {{- range . }}
   - {{ toYaml (omit . "labelSelector") | nindent 4 | trim }}

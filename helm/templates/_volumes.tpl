@@ -11,6 +11,8 @@
 - name: cache
   {{- if .existingClaim }}
   persistentVolumeClaim: {claimName: {{ .existingClaim }}}
+  {{- else if .claim.size }}
+  persistentVolumeClaim: {claimName: {{ $.workload.name }}-cache}
   {{- else if .sizeLimit }}
   emptyDir: {sizeLimit: {{ .sizeLimit }}}
   {{- else }}
@@ -22,10 +24,11 @@
   emptyDir: {}
 {{- end }}
 {{- range .workload.files }}
-{{- if .secret }}
-- name: {{ base .path }}
-  secret: {secretName: {{ .secret }}}
-{{- end }}
+- name: {{ .name }}
+  secret:
+    secretName: {{ .secret }}
+    items:
+      {{- toYaml .items | nindent 6 }}
 {{- end }}
 {{- with $block.extraVolumes }}
 {{ toYaml . }}
@@ -49,11 +52,9 @@
   mountPath: /data
 {{- end }}
 {{- range .workload.files }}
-{{- if .secret }}
-- name: {{ base .path }}
-  mountPath: {{ .path }}
+- name: {{ .name }}
+  mountPath: /etc/paceline/{{ .name }}
   readOnly: true
-{{- end }}
 {{- end }}
 {{- with $block.extraVolumeMounts }}
 {{ toYaml . }}

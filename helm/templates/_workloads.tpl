@@ -5,7 +5,8 @@ list, and none knows of more than it says of each:
   pool      of drafts, else empty     block     its values, `defaults` included
   image     end of its image's name   command   of its container
   ports     name to number            health    name of its gRPC health service
-  env       name to text or valueFrom volumes, mounts
+  env       name to text or valueFrom files     Secrets that are mounted
+  ranks     pods of a group; 1: pods stand alone
 */}}
 
 {{- define "paceline.workloads" -}}
@@ -26,50 +27,55 @@ list, and none knows of more than it says of each:
 
 {{- define "paceline.coordinator" -}}
 {{- $block := mergeOverwrite (deepCopy .Values.defaults) (deepCopy .Values.coordinator) -}}
-{{- $files := list
-  (dict "secret" .Values.security.apiKeys.existingSecret "path" "/etc/paceline/keys")
-  (dict "secret" .Values.security.workerApiKeys.existingSecret "path" "/etc/paceline/worker-key") -}}
 name: {{ include "paceline.fullname" . }}-coordinator
 role: coordinator
 pool: ""
+ranks: 1
 image: coordinator
 command: [python, -m, coordinator]
 ports: {http: 8000, grpc: 50051, health: 50052}
 health: paceline.v1.CoordinatorService
 block: {{ toJson $block }}
 env: {{ include "paceline.coordinatorEnv" (dict "root" . "block" $block) }}
-files: {{ toJson $files }}
+files: {{ (include "paceline.coordinatorSecrets" . | fromJson).files | toJson }}
 {{- end -}}
 
 {{- define "paceline.target" -}}
 {{- $block := mergeOverwrite (deepCopy .Values.defaults) (deepCopy .Values.workerDefaults) (deepCopy .Values.target) -}}
-{{- $files := list (dict "secret" .Values.security.workerApiKeys.existingSecret "path" "/etc/paceline/keys") -}}
 name: {{ include "paceline.fullname" . }}-target
 role: target
 pool: ""
+ranks: {{ int $block.tensorParallelSize }}
 image: {{ ternary "engine-cuda" "engine" (gt (int $block.gpu.count) 0) }}
 command: [python, -m, target_service]
 ports: {grpc: 50061, health: 50062, metrics: 9061}
 health: paceline.v1.TargetService
 block: {{ toJson $block }}
 env: {{ include "paceline.workerEnv" (dict "root" . "block" $block "port" 50061) }}
-files: {{ toJson $files }}
+files: {{ (include "paceline.workerSecrets" . | fromJson).files | toJson }}
 {{- end -}}
 
 {{- define "paceline.draft" -}}
 {{- $values := .root.Values -}}
 {{- $block := mergeOverwrite (deepCopy $values.defaults) (deepCopy $values.workerDefaults) (deepCopy .block) -}}
-{{- $files := list (dict "secret" $values.security.workerApiKeys.existingSecret "path" "/etc/paceline/keys") -}}
+{{- $runsTargetModel := has (include "paceline.drafter" $block) (list "eagle" "medusa" "hybrid" "early-exit" "self") -}}
+{{- $model := ternary (dig "model" "" ($values.target.settings | default dict)) "" $runsTargetModel -}}
 name: {{ include "paceline.fullname" .root }}-draft-{{ .pool }}
 role: draft
 pool: {{ .pool }}
+ranks: 1
 image: {{ ternary "engine-cuda" "engine" (gt (int $block.gpu.count) 0) }}
 command: [python, -m, draft_service]
 ports: {grpc: 50071, health: 50072, metrics: 9071}
 health: paceline.v1.DraftService
 block: {{ toJson $block }}
-env: {{ include "paceline.workerEnv" (dict "root" .root "block" $block "port" 50071) }}
-files: {{ toJson $files }}
+env: {{ include "paceline.workerEnv" (dict "root" .root "block" $block "port" 50071 "model" $model) }}
+files: {{ (include "paceline.workerSecrets" .root | fromJson).files | toJson }}
+{{- end -}}
+
+{{/* How a pool of drafts proposes. Takes its values. */}}
+{{- define "paceline.drafter" -}}
+{{- dig "drafter" "suffix" (.settings | default dict) -}}
 {{- end -}}
 
 {{/* A Redis for development: what is lost with it is how to go on with an answer that broke off. */}}
@@ -80,11 +86,12 @@ files: {{ toJson $files }}
 name: {{ include "paceline.fullname" . }}-redis
 role: redis
 pool: ""
+ranks: 1
 image: redis
 command: [redis-server, --save, "", --appendonly, "no", --maxmemory, {{ $room }}mb, --maxmemory-policy, allkeys-lru]
 ports: {redis: 6379}
 health: ""
 block: {{ toJson $block }}
-env: {}
+env: {{ toJson $block.extraEnv }}
 files: []
 {{- end -}}

@@ -62,9 +62,7 @@ class Manifests(list[Object]):
         for item in self.workloads():
             name, spec = item["metadata"]["name"], item["spec"]
             if item["kind"] == "LeaderWorkerSet":
-                group = spec["leaderWorkerTemplate"]
-                yield name, group["leaderTemplate"]
-                yield name, group["workerTemplate"]
+                yield name, spec["leaderWorkerTemplate"]["workerTemplate"]
             else:
                 yield name, spec["template"]
 

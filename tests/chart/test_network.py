@@ -1,16 +1,9 @@
-"""Who finds whom, who may reach whom, and that what is rendered is what the services understand."""
-
-import os
-from typing import Any
+"""Who finds whom, and who may reach whom."""
 
 import pytest
 
-from coordinator.config import CoordinatorSettings
-from draft_service.config import DraftSettings
-from paceline.config import ServiceSettings, read_settings
 from paceline.workers.discovery.source_names import KubernetesSource, parse_source
-from target_service.config import TargetSettings
-from tests.chart.rendering import Object, env_of, needs_helm, render
+from tests.chart.rendering import env_of, needs_helm, render
 
 pytestmark = needs_helm
 
@@ -82,31 +75,3 @@ def test_every_pod_is_closed_but_to_those_who_need_it() -> None:
             elif ports != {"metrics"}:
                 (peer,) = rule["from"]
                 assert matches(COORDINATOR, peer["podSelector"]["matchLabels"])
-
-
-def settings_of(pod: Object, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
-    classes: dict[str, type[ServiceSettings]] = {
-        "coordinator": CoordinatorSettings,
-        "target_service": TargetSettings,
-        "draft_service": DraftSettings,
-    }
-    env = {name: value for name, value in env_of(pod).items() if isinstance(value, str)}
-    monkeypatch.setattr(os, "environ", env)
-    (box,) = pod["spec"]["containers"]
-    assert box["command"][:2] == ["python", "-m"]
-    return read_settings(classes[box["command"][2]])
-
-
-def test_services_understand_all_variables_of_their_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: dict[str, Any] = {}
-    for name, pod in render().pods():
-        if not name.endswith("redis"):
-            read[name] = settings_of(pod, monkeypatch)
-            ports = {
-                item["name"]: item["containerPort"]
-                for item in pod["spec"]["containers"][0]["ports"]
-            }
-            assert read[name].health_port == ports["health"]
-    assert read["paceline-coordinator"].http_port == 8000
-    assert read["paceline-coordinator"].redis_url == "redis://paceline-redis:6379/0"
-    assert read["paceline-draft-suffix"].drafter == "suffix"
