@@ -49,7 +49,7 @@ def use(context: ssl.SSLContext, certificates: Certificates) -> None:
         ):
             context.load_cert_chain(certificate, private_key)
     if certificates.ca:
-        context.load_verify_locations(cadata=certificates.ca.decode("ascii", "replace"))
+        context.load_verify_locations(cadata=certificates.ca.decode())
 
 
 def _followed(
@@ -60,10 +60,17 @@ def _followed(
     names = [name for name, path in named.items() if path]
 
     def parse(content: Sequence[bytes]) -> Certificates:
-        for name, part in zip(names, content, strict=True):
+        parts = {name: _ascii(part) for name, part in zip(names, content, strict=True)}
+        for name, part in parts.items():
             if not part.strip():
                 raise InvalidConfig(f"the file {named[name]} is empty; expected PEM.")
-        found = Certificates(**dict(zip(names, content, strict=True)))
+        found = Certificates(**parts)
+        if b"-----BEGIN ENCRYPTED" in found.private_key or b"4,ENCRYPTED" in found.private_key:
+            # OpenSSL would ask for the passphrase at the terminal, and wait.
+            raise InvalidConfig(
+                f"the private key in {private_key_file} is encrypted; expected one without a "
+                "passphrase."
+            )
         if found.ca:
             try:
                 use(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), found._replace(certificate=b""))
@@ -81,6 +88,12 @@ def _followed(
         return found
 
     return FollowedFiles([named[name] for name in names], parse)
+
+
+def _ascii(content: bytes) -> bytes:
+    """What counts of PEM. Bundles name authorities in any letters between the certificates, and
+    some editors begin a file with a mark; of TLS libraries some stumble over either."""
+    return content.decode("ascii", "ignore").encode()
 
 
 def _why(error: ssl.SSLError) -> str:
@@ -104,7 +117,7 @@ def _shake_hands(shown: Certificates, purpose: ssl.Purpose) -> None:
     checking.verify_mode = ssl.CERT_REQUIRED
     # A certificate may be trusted by itself, without those that have signed it.
     checking.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
-    checking.load_verify_locations(cadata=shown.certificate.decode("ascii", "replace"))
+    checking.load_verify_locations(cadata=shown.certificate.decode())
     use(showing, shown._replace(ca=b""))
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     is_server = purpose is ssl.Purpose.SERVER_AUTH

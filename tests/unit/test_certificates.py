@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 from authority import Authority, CertificateFiles
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from paceline.certificates import client_certificates, server_certificates
 from paceline.errors import InvalidConfig
@@ -76,3 +82,40 @@ def test_what_cannot_be_used_is_refused_at_the_start(
     ):
         with pytest.raises(InvalidConfig, match=message):
             follow(certificate, key, ca)
+
+
+@pytest.mark.parametrize("follow", FOLLOW)
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+async def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_passphrase(
+    follow: Callable[[str, str, str], Any],
+    form: PrivateFormat,
+    authority: Authority,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = authority.issue("server", "localhost")
+    found = follow(*files, "")
+    before = found.value
+    key = load_pem_private_key(before.private_key, None)
+    encrypted = key.private_bytes(Encoding.PEM, form, BestAvailableEncryption(b"a passphrase"))
+    write(files, (before.certificate, encrypted))
+    await found.look()
+    assert found.value == before
+    assert "server.key is encrypted; expected one without a passphrase" in caplog.text
+    with pytest.raises(InvalidConfig, match="is encrypted"):
+        follow(*files, "")
+
+
+@pytest.mark.parametrize("follow", FOLLOW)
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", "# Főtanúsítvány\n".encode()])
+async def test_what_stands_around_certificates_in_any_letters_does_not_matter(
+    follow: Callable[[str, str, str], Any], before: bytes, authority: Authority
+) -> None:
+    """As in bundles that name each authority, and in files that Windows has written."""
+    files = authority.issue("server", "localhost")
+    found = follow(*files, files.certificate)
+    plain = found.value
+    write(files, (before + plain.certificate, before + plain.private_key))
+    await found.look()
+    for part, content in zip(found.value, plain, strict=True):
+        assert part.isascii()
+        assert part.endswith(content)
