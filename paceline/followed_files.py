@@ -36,10 +36,13 @@ class FollowedFiles(Generic[T]):
         self._listeners.append(listener)
 
     async def follow(self) -> NoReturn:
-        """Look again and again."""
+        """Look again and again, whatever goes wrong with one look."""
         while True:
             await asyncio.sleep(POLL_S)
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                logger.exception("cannot take over %s", ", ".join(self._paths))
 
     async def look(self) -> None:
         """Take over what has changed, if it can be used."""

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from session_stores import until
 
 from paceline.api_keys import MIN_KEY_LENGTH, ApiKeys, OwnKey, bearer
 from paceline.errors import InvalidConfig, Unauthenticated
@@ -145,4 +146,26 @@ async def test_files_are_followed_while_they_are_in_use(
     path.write_text(OTHER)
     await asyncio.wait_for(changed.wait(), 10)
     assert found.tenant(bearer(OTHER))
+    following.cancel()
+
+
+async def test_a_change_that_nobody_was_prepared_for_does_not_end_the_following(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("paceline.followed_files.POLL_S", 0.01)
+    path = file_of(tmp_path, KEY)
+    found = ApiKeys(str(path))
+    changed = asyncio.Event()
+
+    def take_over(_: object) -> None:
+        if not caplog.records:
+            raise ZeroDivisionError("nobody thought of that")
+        changed.set()
+
+    found.file.on_change(take_over)
+    following = asyncio.create_task(found.file.follow())
+    path.write_text(OTHER)
+    await until(lambda: "nobody thought of that" in caplog.text)
+    path.write_text(THIRD)
+    await asyncio.wait_for(changed.wait(), 10)
     following.cancel()
