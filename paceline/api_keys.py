@@ -89,7 +89,7 @@ def _only_key(path: str, content: Sequence[bytes]) -> str:
 def _lines(path: str, content: Sequence[bytes]) -> list[tuple[int, str, str]]:
     """Number, name and key of the lines that have one."""
     found = []
-    for number, line in enumerate(content[0].decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(content[0].decode("utf-8-sig", "replace").splitlines(), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue

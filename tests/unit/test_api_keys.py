@@ -54,6 +54,15 @@ def test_what_is_not_a_key_of_the_file_is_refused_and_not_repeated(
     assert KEY[:-1] not in refused.value.message
 
 
+def test_a_file_that_windows_has_written_is_read_as_any_other(tmp_path: Path) -> None:
+    """With a mark at its beginning, and carriage returns."""
+    path = tmp_path / "keys"
+    path.write_bytes(b"\xef\xbb\xbf# ours\r\nme: " + KEY.encode() + b"\r\n")
+    assert ApiKeys(str(path)).tenant(bearer(KEY)) == "me"
+    path.write_bytes(b"\xef\xbb\xbf" + KEY.encode() + b"\r\n")
+    assert OwnKey(str(path)).authorization == bearer(KEY)
+
+
 def test_the_scheme_may_be_written_in_any_case(tmp_path: Path) -> None:
     assert keys(tmp_path, f"me: {KEY}").tenant(f"bearer  {KEY} ") == "me"
 
