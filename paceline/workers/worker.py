@@ -6,7 +6,7 @@ rounds, and begins again with growing pauses when that breaks.
 
 import asyncio
 import logging
-import random
+import time
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
@@ -21,12 +21,15 @@ from paceline.workers.connections import (
     connect,
     fetch_tokenizer,
 )
+from paceline.workers.discovery.pauses import Pauses
 from paceline.workers.round_client import RoundClient, WorkerLost
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+STEADY_S = 1.0
+"""A stream that ends sooner did not work: the pauses grow on."""
 DRAINING = "it shuts down, and goes on with the sequences that it has"
 
 
@@ -57,6 +60,8 @@ class Worker:
         """Why it is not ready; empty when it is."""
         self.traffic = Traffic(totals)
         """Of all its streams so far."""
+        self.pauses = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        """Between two tries to connect."""
         self._check = check
         self._rounds: RoundClient[Any, Any] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -131,7 +136,6 @@ class Worker:
             self._stay.reschedule(asyncio.get_running_loop().time())
 
     async def _stay_connected(self) -> None:
-        pause = FIRST_PAUSE_S
         while True:
             await self._access.look()
             channel = self._access.open_channel(self.address)
@@ -142,9 +146,13 @@ class Worker:
                 self._check(self.info)
                 self._rounds = connection.open_stream(self.traffic)
                 self._become("")
-                pause = FIRST_PAUSE_S
-                async with asyncio.timeout(None) as self._stay:
-                    await self._run_rounds(self._rounds)
+                began = time.monotonic()
+                try:
+                    async with asyncio.timeout(None) as self._stay:
+                        await self._run_rounds(self._rounds)
+                finally:
+                    if time.monotonic() - began > STEADY_S:
+                        self.pauses.reset()
             except TimeoutError:  # it has been left, the reason is told
                 pass
             except grpc.aio.AioRpcError as error:
@@ -153,16 +161,18 @@ class Worker:
             except (WorkerLost, UnfitWorker) as error:
                 self._rounds = None
                 self._become(str(error))
+            except Exception as error:  # what no worker of ours says
+                self._rounds = None
+                self._become(f"it does not answer as a {self.role} worker does: {error!r}")
             finally:
                 self._rounds = None
                 await channel.close(None)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await self.pauses.sleep()
 
     async def _run_rounds(self, rounds: RoundClient[Any, Any]) -> None:
         try:
             await rounds.run(partial(self._become, DRAINING))
-        except WorkerLost:
+        except Exception:
             self.traffic.totals.num_lost += not rounds.load.draining
             raise
 
