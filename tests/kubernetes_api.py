@@ -38,6 +38,8 @@ class KubernetesApi:
         """From where each of them was to begin."""
         self.delay_s = 0.0
         """Before every answer."""
+        self.said: Object | None = None
+        """In place of every list."""
         self.gone_as_event = False
         """Say 410 in a watch that has begun, and not as its status."""
         self._watches: set[_Watch] = set()
@@ -176,8 +178,14 @@ class KubernetesApi:
     def heal(self) -> None:
         """All is well again; what was silenced stays so."""
         self._failures = {}
+        self.said = None
         self._is_silent = asyncio.Event()
         self.delay_s = 0.0
+
+    def say(self, event: Object) -> None:
+        """Have this in all watches."""
+        for watch in list(self._watches):
+            watch.tell(event)
 
     def compact(self) -> None:
         """Forget the history: a watch that comes back from before gets 410."""
@@ -214,7 +222,8 @@ class KubernetesApi:
         if is_watch:
             return await self._watch(_Watch(request, matches, self._is_silent))
         return web.json_response(
-            {
+            self.said
+            or {
                 "kind": "EndpointSliceList",
                 "apiVersion": "discovery.k8s.io/v1",
                 "metadata": {"resourceVersion": str(self.objects.version)},

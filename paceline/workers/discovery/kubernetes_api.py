@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp.http_exceptions import LineTooLong
 from kubernetes.aio.client import ApiClient, Configuration, DiscoveryV1Api
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
@@ -29,6 +30,7 @@ WATCH_MARGIN_S = 5.0
 """How much later than asked for the end of a watch may come."""
 
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_EVENTS = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR")
 RESOURCE = "endpointslices.discovery.k8s.io"
 
 
@@ -86,6 +88,8 @@ class SliceApi:
         """What there is. Raises `ApiCut` or `ApiRefusal`."""
         async with self._asked("list", {}, ANSWER_TIMEOUT_S) as response:
             found = _json(await _read(response))
+        if found.get("kind") != "EndpointSliceList":  # of a proxy, or of a server that is not ready
+            raise ApiCut("the API server sent what is no EndpointSliceList")
         slices = {_name(item): item for item in found.get("items") or ()}
         return Listing(_version(found), slices)
 
@@ -201,8 +205,8 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None
     while True:
         try:
             line = await response.content.readline()
-        except ValueError as error:
-            raise ApiCut("the API server sent a line that is too long") from error
+        except LineTooLong as error:  # a list has no lines
+            raise ApiRefusal(200, "the API server sent a line that is too long") from error
         if not line:
             return
         if line.strip():
@@ -220,7 +224,9 @@ def _json(text: bytes) -> dict[str, Any]:
 
 
 def _event(event: dict[str, Any], denied: str) -> SliceEvent:
-    kind, found = event.get("type", ""), event.get("object") or {}
+    kind, found = event.get("type", ""), event.get("object")
+    if kind not in _EVENTS or not isinstance(found, dict):
+        raise ApiCut("the API server sent what is no event of a watch")
     if kind == "ERROR":
         raise _refused(int(found.get("code") or 500), str(found.get("message", "")), denied)
     return SliceEvent(kind, _name(found), _version(found), found)
