@@ -14,11 +14,12 @@ Lists have real versions; watches are lines of JSON in chunks that honour versio
 import asyncio
 import json
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 from kubernetes_objects import Change, Object, Objects, endpoint, endpoint_slice, selects
+from kubernetes_watches import Watch, error, status
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
 
@@ -29,26 +30,31 @@ class KubernetesApi:
     def __init__(self) -> None:
         self.objects = Objects()
         self.token = "a-token"
-        """What `Authorization: Bearer` must say."""
+        """What `Authorization: Bearer` must say, unless `access` is another."""
+        self.access: Callable[[str, str, str], int] = lambda token, *_: (
+            200 if token == self.token else 401
+        )
+        """The status for who shows this token, for a verb, in a namespace."""
+        self.host = "127.0.0.1"
         self.port = 0
         self.num_lists = 0
         self.num_watches = 0
         """Begun so far, failed ones too."""
         self.watch_versions: list[int] = []
-        """From where each of them was to begin."""
+        """Where each was to begin."""
         self.delay_s = 0.0
         """Before every answer."""
         self.said: Object | None = None
         """In place of every list."""
         self.gone_as_event = False
         """Say 410 in a watch that has begun, and not as its status."""
-        self._watches: set[_Watch] = set()
+        self._watches: set[Watch] = set()
         self._failures: dict[str, int] = {}
         self._is_silent = asyncio.Event()
         self.tls: ssl.SSLContext | None = None
         """Speaks HTTPS with it; None: HTTP."""
         self.num_unauthorized = 0
-        """Calls so far without the token."""
+        """Calls so far that `access` refused."""
         self._runner: web.AppRunner | None = None
         self._uids: dict[tuple[str, str, str], str] = {}
 
@@ -61,7 +67,7 @@ class KubernetesApi:
 
     @property
     def url(self) -> str:
-        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://{self.host}:{self.port}"
 
     @property
     def num_watchers(self) -> int:
@@ -74,7 +80,7 @@ class KubernetesApi:
         app.router.add_get(SLICES, self._get)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls)
+        site = web.TCPSite(self._runner, self.host, self.port, ssl_context=self.tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
@@ -209,18 +215,20 @@ class KubernetesApi:
             await asyncio.Event().wait()
         await asyncio.sleep(self.delay_s)
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if (scheme.lower(), token) != ("bearer", self.token):
+        namespace = request.match_info["namespace"]
+        shown = token if scheme.lower() == "bearer" else ""
+        if (code := self.access(shown, verb, namespace)) != 200:
             self.num_unauthorized += 1
-            return _status(401, "Unauthorized")
+            return status(code, "Unauthorized" if code == 401 else "Forbidden")
         if verb in self._failures:
-            return _status(self._failures[verb], f"told to fail ({verb})")
+            return status(self._failures[verb], f"told to fail ({verb})")
         matches = selects(
-            request.match_info["namespace"],
+            namespace,
             request.query.get("labelSelector", ""),
             request.query.get("fieldSelector", ""),
         )
         if is_watch:
-            return await self._watch(_Watch(request, matches, self._is_silent))
+            return await self._watch(Watch(request, matches, self._is_silent))
         return web.json_response(
             self.said
             or {
@@ -231,11 +239,11 @@ class KubernetesApi:
             }
         )
 
-    async def _watch(self, watch: "_Watch") -> web.StreamResponse:
+    async def _watch(self, watch: "Watch") -> web.StreamResponse:
         if watch.version < self.objects.oldest:
             if not self.gone_as_event:
-                return _status(410, "too old resource version")
-            watch.tell(_error(410, "too old resource version"))
+                return status(410, "too old resource version")
+            watch.tell(error(410, "too old resource version"))
         else:
             for change in self.objects.since(watch.version):
                 watch.tell(change)
@@ -246,59 +254,5 @@ class KubernetesApi:
             self._watches.discard(watch)
 
 
-class _Watch:
-    def __init__(self, request: web.Request, matches: Any, silent: asyncio.Event) -> None:
-        self._request = request
-        self._matches = matches
-        self._silent = silent
-        self._orders: asyncio.Queue[Change | Object | str] = asyncio.Queue()
-        self._has_bookmarks = request.query.get("allowWatchBookmarks") in ("true", "True")
-        self._timeout_s = float(request.query.get("timeoutSeconds") or 3600)
-        self.version = int(request.query.get("resourceVersion") or 0)
-
-    def tell(self, order: Change | Object | str) -> None:
-        self._orders.put_nowait(order)
-
-    async def serve(self, objects: Objects) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        response.enable_chunked_encoding()
-        await response.prepare(self._request)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                while (order := await self._orders.get()) != "end":
-                    if order == "cut":
-                        assert self._request.transport is not None
-                        self._request.transport.abort()
-                        break
-                    await self._send(response, self._event(order, objects))
-        except TimeoutError:
-            await self._send(response, self._event("bookmark", objects))
-        if self._silent.is_set():
-            await asyncio.Event().wait()
-        return response
-
-    def _event(self, order: Change | Object | str, objects: Objects) -> Object | None:
-        if isinstance(order, Change):
-            return order.event(self._matches)
-        if not isinstance(order, str):
-            return order
-        metadata = {"resourceVersion": str(objects.version), "creationTimestamp": None}
-        bookmark = {"kind": "EndpointSlice", "metadata": metadata, "endpoints": None}
-        return {"type": "BOOKMARK", "object": bookmark} if self._has_bookmarks else None
-
-    async def _send(self, response: web.StreamResponse, event: Object | None) -> None:
-        if event is not None and not self._silent.is_set():
-            await response.write(json.dumps(event).encode() + b"\n")
-
-
 def _slice_name(service: str, address: str) -> str:
     return f"{service}-{address.replace('.', '-').replace(':', '-')}"
-
-
-def _error(code: int, message: str) -> Object:
-    status = {"kind": "Status", "status": "Failure", "code": code, "message": message}
-    return {"type": "ERROR", "object": status}
-
-
-def _status(code: int, message: str) -> web.Response:
-    return web.json_response(_error(code, message)["object"], status=code)
