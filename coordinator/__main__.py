@@ -14,6 +14,7 @@ from coordinator.metrics import Metrics
 from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
 from coordinator.session_store import open_session_store
 from coordinator.worker_access import access_to_workers
+from paceline.addresses import with_port
 from paceline.server import STOP_GRACE_S, GrpcServer, run_service, until_signalled
 from paceline.server_security import ServerSecurity
 from paceline.telemetry.tracer import start_tracing
@@ -44,15 +45,15 @@ async def serve(settings: CoordinatorSettings) -> None:
         security=security,
     )
     metrics.instruments.show_calls(server.calls)
+    app = create_app(generator, metrics, security.keys, tracer)
+    http = HttpServer(app, settings.host, settings.http_port, security.http_context())
     lag_task = asyncio.create_task(metrics.instruments.watch_loop())
     grpc_port = await server.start(settings.host, settings.grpc_port)
-    app = create_app(generator, metrics, security.keys, tracer)
-    tls = security.http_context()
-    http = HttpServer(app, settings.host, settings.http_port, tls)
     pool.start()
     http.start()
     tokenizer_task = asyncio.create_task(_become_ready(generator, server))
-    logger.info("HTTP on %s:%d, gRPC on %s:%d", settings.host, http.port, settings.host, grpc_port)
+    addresses = [with_port(settings.host, port) for port in (http.port, grpc_port)]
+    logger.info("HTTP on %s, gRPC on %s", *addresses)
     await until_signalled()
 
     tokenizer_task.cancel()

@@ -33,6 +33,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from paceline import __version__
+from paceline.addresses import with_port
 from paceline.errors import InvalidConfig
 
 PREFIX = "paceline_"
@@ -267,9 +268,9 @@ class MetricsServer:
         try:
             self._server, self._thread = start_http_server(port, host, instruments.registry)
         except OSError as error:
-            message = f"metrics_port: cannot listen on {host}:{port}: {error.strerror}."
+            message = f"metrics_port: cannot listen on {with_port(host, port)}: {error.strerror}."
             raise InvalidConfig(message) from error
-        self.url = f"http://{host}:{self._server.server_port}/metrics"
+        self.url = f"http://{with_port(host, self._server.server_port)}/metrics"
         self._lag = asyncio.create_task(instruments.watch_loop())
 
     async def stop(self) -> None:

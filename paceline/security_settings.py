@@ -7,7 +7,7 @@ the settings say so in so many words.
 import ipaddress
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from paceline.config import Port, ServiceSettings
 
@@ -41,6 +41,12 @@ class SecuritySettings(ServiceSettings):
     health_port: Port | None = None
     """Port of gRPC health alone, without TLS and keys: probes of Kubernetes before 1.37 speak
     neither. Unset: health is on the port of the service only."""
+
+    @field_validator("host")
+    @classmethod
+    def _without_brackets(cls, host: str) -> str:
+        """IPv6 addresses may be written as in URLs."""
+        return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
     @model_validator(mode="after")
     def _certificates_are_complete(self) -> Self:

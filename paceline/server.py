@@ -16,6 +16,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from paceline.addresses import with_port
 from paceline.call_counts import CallCounts
 from paceline.channel import SERVER_OPTIONS
 from paceline.config import ServiceSettings, load_settings
@@ -69,10 +70,11 @@ class GrpcServer:
     async def start(self, host: str, port: int) -> int:
         """Listen, without being ready yet. Returns the port; raises `InvalidConfig` if taken."""
         await self._health.set(self._service_name, NOT_SERVING)
+        address = with_port(host, port)
         try:
-            bound = self._security.add_port(self._server, f"{host}:{port}")
+            bound = self._security.add_port(self._server, address)
         except RuntimeError as error:
-            message = f"port: cannot listen on {host}:{port}; expected a free port of this host."
+            message = f"port: cannot listen on {address}; expected a free port of this host."
             raise InvalidConfig(message) from error
         if self._security.health_port is not None:
             await self._start_health(host, self._security.health_port)
@@ -81,12 +83,13 @@ class GrpcServer:
         return bound
 
     async def _start_health(self, host: str, port: int) -> None:
+        address = with_port(host, port)
         self._probed = grpc.aio.server(options=SERVER_OPTIONS)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
         try:
-            self.health_port = self._probed.add_insecure_port(f"{host}:{port}")
+            self.health_port = self._probed.add_insecure_port(address)
         except RuntimeError as error:
-            message = f"health_port: cannot listen on {host}:{port}; expected a free port."
+            message = f"health_port: cannot listen on {address}; expected a free port."
             raise InvalidConfig(message) from error
         await self._probed.start()
 
@@ -140,7 +143,7 @@ async def serve_worker(
     port = await server.start(settings.host, settings.port)
     device.start()
     await server.set_ready(True)
-    logger.info("%s listens on %s:%d", name, settings.host, port)
+    logger.info("%s listens on %s", name, with_port(settings.host, port))
     await until_signalled()
     await server.set_ready(False)
     await drain(settings.drain_seconds)

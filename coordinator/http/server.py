@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from paceline.addresses import with_port
 from paceline.errors import InvalidConfig
 
 STOP_GRACE_S = 2
@@ -89,6 +90,6 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        message = f"http_port: cannot listen on {host}:{port}: {error.strerror}."
+        message = f"http_port: cannot listen on {with_port(host, port)}: {error.strerror}."
         raise InvalidConfig(message) from error
     return listener

@@ -12,7 +12,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from paceline.workers.discovery.endpoint import Endpoint, Sighting, with_port
+from paceline.addresses import with_port
+from paceline.workers.discovery.endpoint import Endpoint, Sighting
 from paceline.workers.discovery.source_names import DnsSource
 
 INTERVAL_S = 5.0

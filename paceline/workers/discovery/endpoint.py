@@ -20,11 +20,6 @@ class Endpoint:
     """Why no new sequence may go there; empty: it may. Running ones stay in any case."""
 
 
-def with_port(address: str, port: int) -> str:
-    """An IP address and a port, as gRPC takes them."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 @dataclass(frozen=True, slots=True)
 class SourceState:
     """One source as users are shown it."""

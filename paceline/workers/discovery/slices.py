@@ -9,7 +9,8 @@ unset condition reads as the API says: ready, serving, not terminating.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from paceline.workers.discovery.endpoint import Endpoint, with_port
+from paceline.addresses import with_port
+from paceline.workers.discovery.endpoint import Endpoint
 
 DEFAULT_PORT_NAME = "grpc"
 TERMINATING = "its pod is terminating"
