@@ -64,4 +64,11 @@ def _as_text(_: WrappedLogger, level: str, line: EventDict) -> str:
     exception = line.pop("exception", None)
     more = [f"{key}={value}" for key, value in line.items() if key not in _HEAD]
     first = f"{line['time']} {level.upper()} {line['logger']}: {line['event']}"
-    return " ".join([first, *more]) + (f"\n{exception}" if exception else "")
+    return _in_one_line(" ".join([first, *more])) + (f"\n{exception}" if exception else "")
+
+
+def _in_one_line(text: str) -> str:
+    """What others have written ends no line, and tells the terminal nothing."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -63,6 +63,22 @@ def test_as_text_it_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.endswith(" WARNING coordinator.test: odd sequence_id=abc")
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_line_is_one_line_whatever_is_in_it(
+    log_format: LogFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging("info", log_format)
+    said = "lost:\n2026 INFO forged\r\x1b[2J\x85\u2028\ud800 ü"
+    logger.warning("worker %s", said, extra={"sequence_id": "a\nb"})
+    [line] = lines(capsys)
+    if log_format == "json":
+        found = json.loads(line)
+        assert (found["event"], found["sequence_id"]) == (f"worker {said}", "a\nb")
+    else:
+        said = r"lost:\n2026 INFO forged\r\x1b[2J\x85\u2028\ud800 ü"
+        assert line.endswith(rf": worker {said} sequence_id=a\nb")
+
+
 async def test_a_line_says_which_request_sequence_and_span_it_is_about(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
