@@ -48,6 +48,8 @@ _KINDS = {
 _PROTOCOLS = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 _PROTOCOL_KEYS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _EXPORTER_KEY = "OTEL_TRACES_EXPORTER"
+_OF_HEADERS = "opentelemetry.util.re"
+"""The logger that repeats what it cannot read of OTEL_EXPORTER_OTLP_HEADERS."""
 _W3C = TraceContextTextMapPropagator()
 
 
@@ -135,9 +137,11 @@ class _Complaints(logging.Handler):
         if now - self._told.get(record.name, -SILENCE_S) < SILENCE_S:
             return
         self._told[record.name] = now
+        # A header that is not of the form name=value is most likely a key all the same.
+        message = str(record.msg) if record.name == _OF_HEADERS else record.getMessage()
         logger.warning(
             "%s. Requests are not affected; the like is not logged again for %g minutes",
-            record.getMessage().rstrip("."),
+            message.removesuffix(": %s").rstrip("."),
             SILENCE_S / 60,
         )
 
@@ -153,5 +157,8 @@ def _exporter(name: str, environment: Mapping[str, str]) -> SpanExporter:
     found = [*entry_points(group="opentelemetry_traces_exporter", name=name)]
     if not found:
         raise InvalidConfig(f"{_EXPORTER_KEY} is {name!r}; expected otlp, console or none")
-    exporter: SpanExporter = found[0].load()()
+    try:
+        exporter: SpanExporter = found[0].load()()
+    except Exception as error:  # exporters have errors of their own for variables
+        raise InvalidConfig(f"a variable OTEL_… cannot be used: {error}") from error
     return exporter

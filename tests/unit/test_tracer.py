@@ -108,6 +108,10 @@ def test_a_variable_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
             {"TRACES_EXPORTER": "otlp", "BSP_MAX_QUEUE_SIZE": "10"},
             "a variable OTEL_… cannot be used: max_export_batch_size must be",
         ),
+        (
+            {"TRACES_EXPORTER": "otlp", "EXPORTER_OTLP_COMPRESSION": "zip"},
+            "a variable OTEL_… cannot be used: .*zip.* OTEL_EXPORTER_OTLP_COMPRESSION",
+        ),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named(
@@ -116,6 +120,21 @@ def test_a_variable_that_cannot_be_used_is_named(
     set_variables(monkeypatch, **variables)
     with pytest.raises(InvalidConfig, match=message):
         start_tracing("service")
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+async def test_a_header_that_cannot_be_read_is_not_repeated(
+    protocol: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_variables(
+        monkeypatch,
+        EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1",
+        EXPORTER_OTLP_PROTOCOL=protocol,
+        EXPORTER_OTLP_HEADERS="authorization: Bearer sk-secret",
+    )
+    await start_tracing("service").aclose()
+    assert "Header format invalid!" in caplog.text
+    assert "sk-secret" not in caplog.text
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
