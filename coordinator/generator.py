@@ -47,7 +47,7 @@ from coordinator.status import (
     worker_statuses,
 )
 from coordinator.tokenizer import Tokenizer
-from paceline.errors import Draining, InvalidRequest, Overloaded, Unavailable
+from paceline.errors import Draining, InvalidConfig, InvalidRequest, Overloaded, Unavailable
 from paceline.telemetry.names import ADMISSION, QUEUE
 from paceline.telemetry.span import current_child, current_trace_id, current_traceparent
 from paceline.workers import WorkerLost
@@ -92,10 +92,10 @@ class Generator:
             for worker in self._pool.ready_targets() or self._pool.closed_targets():
                 try:
                     files = await worker.fetch_tokenizer()
-                except WorkerLost as error:
+                    self._tokenizer = await asyncio.to_thread(Tokenizer, files)
+                except (WorkerLost, InvalidConfig) as error:
                     logger.warning("no tokenizer from %s: %s", worker.address, error)
                     continue
-                self._tokenizer = await asyncio.to_thread(Tokenizer, files)
                 return
             await asyncio.sleep(TOKENIZER_RETRY_S)
 

@@ -1,14 +1,17 @@
 """Workers that are none of ours, or do not work: told by name, and tried again."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
+import worker_servers
 from session_stores import until
-from worker_servers import INFO
+from worker_servers import INFO, cluster, target_server
 
+from paceline.engine.tokenizer_files import TokenizerFile
 from paceline.v1 import target_pb2
 from paceline.wire import info_to_wire
 from paceline.workers import worker
@@ -52,6 +55,22 @@ async def pool_with(stranger: Stranger) -> AsyncIterator[WorkerPool]:
     finally:
         await pool.stop()
         await server.stop(0)
+
+
+async def test_a_tokenizer_that_cannot_be_used_is_told_and_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a coordinator that has begun to wait for it, and would wait for ever."""
+    target = target_server()
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_servers, "TOKENIZER_FILES", [TokenizerFile("tokenizer.json", b"?")])
+        async with cluster([target]) as running:
+            loading = asyncio.create_task(running.generator.load_tokenizer())
+            await until(lambda: "tokenizer.json cannot be read" in caplog.text)
+            patch.undo()
+            await target.kill()
+            await target.start()
+            await asyncio.wait_for(loading, 20)
 
 
 @pytest.mark.parametrize("stranger", [Stranger(GARBAGE), Stranger(GOOD, [GARBAGE])])
