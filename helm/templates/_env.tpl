@@ -37,6 +37,16 @@ draft also "model", the target's. */}}
 {{- mergeOverwrite $env $secrets.env (include "paceline.commonEnv" . | fromJson) (include "paceline.valuesEnv" .block | fromJson) | toJson -}}
 {{- end -}}
 
+{{/* Drafts that are left to find a head by themselves need a target that keeps what it is fed with. */}}
+{{- define "paceline.targetEnv" -}}
+{{- $settings := .block.settings | default dict -}}
+{{- $env := include "paceline.workerEnv" . | fromJson -}}
+{{- if not (or (hasKey $settings "head") (hasKey $settings "feature_layers")) -}}
+{{- $env = merge $env (dict "PACELINE_HEAD" "auto") -}}
+{{- end -}}
+{{- $env | toJson -}}
+{{- end -}}
+
 {{/* What all three services have. Workers and coordinators that ask nobody who they are have to be
 told so; that the values say it, too, is checked in _validate.tpl. */}}
 {{- define "paceline.commonEnv" -}}

@@ -91,7 +91,7 @@
 {{- if not $settings.head -}}
 {{- fail (printf "%s.settings.head is required by the drafter %s" .key $drafter) -}}
 {{- end -}}
-{{- if not (or $target.head $target.feature_layers) -}}
+{{- if not (or (eq $settings.head "auto") $target.head $target.feature_layers) -}}
 {{- fail (printf "target.settings.head (or feature_layers) is required by the drafter %s of %s, which is fed with the target's hidden states" $drafter .key) -}}
 {{- end -}}
 {{- end -}}

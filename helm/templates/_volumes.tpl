@@ -19,10 +19,6 @@
   emptyDir: {}
   {{- end }}
 {{- end }}
-{{- if eq .workload.role "redis" }}
-- name: data
-  emptyDir: {}
-{{- end }}
 {{- range .workload.files }}
 - name: {{ .name }}
   secret:
@@ -46,10 +42,6 @@
 {{- if $block.cache }}
 - name: cache
   mountPath: /var/cache/paceline
-{{- end }}
-{{- if eq .workload.role "redis" }}
-- name: data
-  mountPath: /data
 {{- end }}
 {{- range .workload.files }}
 - name: {{ .name }}

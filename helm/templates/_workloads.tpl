@@ -51,14 +51,14 @@ command: [python, -m, target_service]
 ports: {grpc: 50061, health: 50062, metrics: 9061}
 health: paceline.v1.TargetService
 block: {{ toJson $block }}
-env: {{ include "paceline.workerEnv" (dict "root" . "block" $block "port" 50061) }}
+env: {{ include "paceline.targetEnv" (dict "root" . "block" $block "port" 50061) }}
 files: {{ (include "paceline.workerSecrets" . | fromJson).files | toJson }}
 {{- end -}}
 
 {{- define "paceline.draft" -}}
 {{- $values := .root.Values -}}
 {{- $block := mergeOverwrite (deepCopy $values.defaults) (deepCopy $values.workerDefaults) (deepCopy .block) -}}
-{{- $runsTargetModel := has (include "paceline.drafter" $block) (list "eagle" "medusa" "hybrid" "early-exit" "self") -}}
+{{- $runsTargetModel := has (include "paceline.drafter" $block) (list "auto" "eagle" "medusa" "hybrid" "early-exit" "self") -}}
 {{- $model := ternary (dig "model" "" ($values.target.settings | default dict)) "" $runsTargetModel -}}
 name: {{ include "paceline.fullname" .root }}-draft-{{ .pool }}
 role: draft
@@ -78,7 +78,8 @@ files: {{ (include "paceline.workerSecrets" .root | fromJson).files | toJson }}
 {{- dig "drafter" "suffix" (.settings | default dict) -}}
 {{- end -}}
 
-{{/* A Redis for development: what is lost with it is how to go on with an answer that broke off. */}}
+{{/* A Redis for development: what is lost with it is how to go on with an answer that broke off. When
+its room is used up, those records go first that would be the first to go anyway. */}}
 {{- define "paceline.redis" -}}
 {{- $block := mergeOverwrite (deepCopy .Values.defaults) (deepCopy (omit .Values.redis "enabled" "external")) -}}
 {{- $memory := dig "limits" "memory" "256Mi" $block.resources -}}
@@ -88,7 +89,7 @@ role: redis
 pool: ""
 ranks: 1
 image: redis
-command: [redis-server, --save, "", --appendonly, "no", --maxmemory, {{ $room }}mb, --maxmemory-policy, allkeys-lru]
+command: [redis-server, --dir, /tmp, --save, "", --appendonly, "no", --maxmemory, {{ $room }}mb, --maxmemory-policy, volatile-ttl]
 ports: {redis: 6379}
 health: ""
 block: {{ toJson $block }}

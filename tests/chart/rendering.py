@@ -70,7 +70,7 @@ class Manifests(list[Object]):
 def render(
     values: Mapping[str, Any] | None = None,
     files: Sequence[Path] = (),
-    kube_version: str = "1.35.0",
+    kube_version: str = "1.30.0",
     api_versions: Sequence[str] = (),
     release: str = "paceline",
 ) -> Manifests:

@@ -1,20 +1,37 @@
 """Every set of values in helm/ci is admitted by every version of Kubernetes that we support."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.chart.kubernetes_schemas import VERSIONS, faults_of
+from tests.chart.kubernetes_schemas import FIRST, VERSIONS, faults_of, minor
 from tests.chart.rendering import CHART, CI_VALUES, helm, needs_helm, render
 
 pytestmark = needs_helm
+
+TEMPLATES = "".join(path.read_text() for path in sorted((CHART / "templates").rglob("*.*")))
+CHANGES = [FIRST, *re.findall(r'semverCompare ">=(\d+\.\d+)\.0-0" \S+KubeVersion\.', TEMPLATES)]
+"""Versions from which on the chart renders something else."""
+
+
+def rendered_as(version: str) -> str:
+    """The oldest version for which the chart renders the same as for this one."""
+    known = max((change for change in CHANGES if minor(change) <= minor(version)), key=minor)
+    return f"{known}.0"
+
+
+def test_what_depends_on_the_version_says_from_which_one_on() -> None:
+    assert len(CHANGES) - 1 == TEMPLATES.count("KubeVersion")
+    for version in VERSIONS:
+        assert render(kube_version=version) == render(kube_version=rendered_as(version))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem.removesuffix("-values"))
 def test_kubernetes_admits_all_objects(values: Path, version: str) -> None:
-    manifests = render(files=(values,), kube_version=version)
+    manifests = render(files=(values,), kube_version=rendered_as(version))
     assert [fault for item in manifests for fault in faults_of(item, version)] == []
 
 

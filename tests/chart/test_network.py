@@ -49,7 +49,7 @@ def test_the_coordinator_finds_the_services_of_each_role_by_their_labels(role: s
         for service in manifests.of_kind("Service")
         if matches(wanted, service["metadata"]["labels"])
     }
-    pools = {"paceline-draft-suffix", "paceline-draft-late"}
+    pools = {"paceline-draft-default", "paceline-draft-late"}
     assert found == (pools if role == "draft" else {"paceline-target"})
     for name in found:
         service = manifests.one("Service", name)["spec"]

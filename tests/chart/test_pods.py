@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from paceline.server import STOP_GRACE_S
+from paceline.telemetry.recorder import FLUSH_S
 from tests.chart.rendering import Object, env_of, needs_helm, render
 
 pytestmark = needs_helm
 
-OURS = ["paceline-coordinator", "paceline-draft-suffix", "paceline-target"]
+OURS = ["paceline-coordinator", "paceline-draft-default", "paceline-target"]
 
 
 @pytest.fixture(params=[*OURS, "paceline-redis"])
@@ -65,14 +66,16 @@ def test_only_the_coordinator_may_ask_the_api_server() -> None:
 @pytest.mark.parametrize("drain", [0, 25, 7.5, 900])
 @pytest.mark.parametrize("name", OURS)
 def test_a_pod_is_killed_only_after_all_that_it_may_take_to_end(name: str, drain: float) -> None:
-    pod = dict(render({"defaults": {"drainSeconds": drain}, "drafts": {"suffix": {
+    pod = dict(render({"defaults": {"drainSeconds": drain}, "drafts": {"default": {
         "drainSeconds": drain}}}).pods())[name]  # fmt: skip
     told = float(env_of(pod)["PACELINE_DRAIN_SECONDS"])
     stop = container(pod).get("lifecycle", {}).get("preStop", {})
     before = stop.get("sleep", {}).get("seconds", 0)
     assert told == drain
     assert (before > 0) == (name == "paceline-coordinator")
-    assert pod["spec"]["terminationGracePeriodSeconds"] >= before + told + STOP_GRACE_S + 5
+    assert (
+        pod["spec"]["terminationGracePeriodSeconds"] >= before + told + STOP_GRACE_S + FLUSH_S + 2
+    )
 
 
 def test_kubernetes_without_sleep_waits_by_a_command() -> None:

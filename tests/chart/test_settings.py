@@ -98,7 +98,7 @@ def test_with_tls_every_service_shows_a_certificate_and_asks_for_one() -> None:
     assert coordinator["PACELINE_WORKER_TLS_CA_FILE"] == "/etc/paceline/worker-ca/ca.crt"
     assert coordinator["PACELINE_WORKER_TLS_SERVER_NAME"] == "paceline-target.demo.svc"
     assert coordinator["PACELINE_WORKER_TLS_CERTIFICATE_FILE"] == "/etc/paceline/worker-tls/tls.crt"
-    for name in ("paceline-target", "paceline-draft-suffix"):
+    for name in ("paceline-target", "paceline-draft-default"):
         worker = env_of(pods[name])
         assert worker["PACELINE_TLS_CLIENT_CA_FILE"] == "/etc/paceline/tls/ca.crt"
         assert worker["PACELINE_API_KEYS_FILE"] == "/etc/paceline/keys/keys"
@@ -142,4 +142,4 @@ def test_drafters_that_run_the_targets_model_are_told_which_it_is() -> None:
     target = env_of(pods["paceline-target-0"])["PACELINE_MODEL"]
     assert env_of(pods["paceline-draft-eagle"])["PACELINE_MODEL"] == target
     assert env_of(pods["paceline-draft-small"])["PACELINE_MODEL"] != target
-    assert "PACELINE_MODEL" not in env_of(dict(render().pods())["paceline-draft-suffix"])
+    assert "PACELINE_MODEL" not in env_of(dict(render().pods())["paceline-draft-default"])
