@@ -16,7 +16,7 @@ from coordinator.requests import (
     Speculation,
 )
 from coordinator.tokenizer import Tokenizer
-from paceline.errors import InvalidRequest, Unavailable, shown
+from paceline.errors import InvalidRequest, shown
 from paceline.rounds import AcceptanceRule, SequenceSettings
 
 MAX_STOPS = 4
@@ -131,15 +131,11 @@ def _check(is_right: bool, field: str, value: object, expected: str) -> None:
 def check_speculation(speculation: Speculation, drafters: Collection[str | None]) -> None:
     """Raise `InvalidRequest` for a method that is neither general nor one of `drafters`.
 
-    None among them is a draft that has not said yet what it is: `Unavailable` then.
+    None among them is a draft that has not said yet what it is: then any may come, and until it
+    does the request goes on without drafts, like any other.
     """
     known = ["auto", "off", *sorted(name for name in drafters if name is not None)]
-    if speculation.method not in known:
-        if None in drafters:
-            raise Unavailable(
-                f"speculation.method: no draft worker of method {shown(speculation.method)} has "
-                "answered yet, and not all have; try again later"
-            )
+    if speculation.method not in known and None not in drafters:
         raise InvalidRequest(
             f"speculation.method: {shown(speculation.method)} is not served here; expected one of "
             f"{', '.join(known)}",

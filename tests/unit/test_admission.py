@@ -17,7 +17,7 @@ from coordinator.admission import (
     with_rule,
 )
 from coordinator.requests import GenerationRequest, Speculation
-from paceline.errors import InvalidRequest, Unavailable
+from paceline.errors import InvalidRequest
 from paceline.rounds import AcceptanceRule, SequenceSettings
 
 VOCAB_SIZE = 261
@@ -131,10 +131,10 @@ def test_a_method_that_is_not_served_is_refused_with_those_that_are() -> None:
         check_speculation(Speculation("eagle"), {"self", "suffix"})
 
 
-def test_a_drafter_that_may_still_come_up_is_not_called_wrong() -> None:
-    with pytest.raises(Unavailable, match="has answered yet"):
-        check_speculation(Speculation("eagle"), {"self", None})
-    check_speculation(by_method("self"), {"self", None})
+@pytest.mark.parametrize("drafters", [{"self", None}, {None}])
+def test_a_drafter_that_may_still_come_up_is_taken(drafters: set[str | None]) -> None:
+    check_speculation(by_method("eagle"), drafters)
+    check_speculation(by_method("auto"), drafters)
 
 
 @pytest.mark.parametrize(
