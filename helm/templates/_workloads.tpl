@@ -89,7 +89,7 @@ role: redis
 pool: ""
 ranks: 1
 image: redis
-command: [redis-server, --dir, /tmp, --save, "", --appendonly, "no", --maxmemory, {{ $room }}mb, --maxmemory-policy, volatile-ttl]
+command: [redis-server, --protected-mode, "no", --dir, /tmp, --save, "", --appendonly, "no", --maxmemory, {{ $room }}mb, --maxmemory-policy, volatile-ttl]
 ports: {redis: 6379}
 health: ""
 block: {{ toJson $block }}

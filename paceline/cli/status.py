@@ -30,8 +30,7 @@ def status(
 
 
 def _print(found: dict[str, Any]) -> None:
-    state = "ready" if found["ready"] else f"not ready: {found['reason']}"
-    terminal.results.print(state, soft_wrap=True)
+    terminal.results.print("ready" if found["ready"] else f"not ready: {found['reason']}")
     table = Table(box=None, pad_edge=False)
     for title in ("worker", "address", "state", "sequences", "what", "numerics"):
         table.add_column(title, justify="right" if title == "sequences" else "left")
@@ -47,7 +46,7 @@ def _print(found: dict[str, Any]) -> None:
     terminal.results.print(table)
     _print_sources(found.get("sources", []))
     for drafter in dict.fromkeys(_drafter(w) for w in found["workers"] if w["role"] == "draft"):
-        terminal.results.print(f"drafter: {drafter}", soft_wrap=True)
+        terminal.results.print(f"drafter: {drafter}", soft_wrap=True, markup=False)
     stats = found["stats"]
     num_drafts = stats["num_draft_tokens"]
     for title, value in (
@@ -68,7 +67,7 @@ def _print(found: dict[str, Any]) -> None:
             or "none",
         ),
     ):
-        terminal.results.print(f"{title}: {value}", soft_wrap=True)
+        terminal.results.print(f"{title}: {value}", soft_wrap=True, markup=False)
 
 
 def _print_sources(sources: list[dict[str, Any]]) -> None:
@@ -85,6 +84,7 @@ def _print_sources(sources: list[dict[str, Any]]) -> None:
             f"{source['source']}: {number}, {heard}"
             + (f"; {source['problem']}" if source["problem"] else ""),
             soft_wrap=True,
+            markup=False,
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import pytest
@@ -22,6 +22,18 @@ from paceline.v1 import coordinator_pb2
 Body = dict[str, Any]
 
 OFF = {"method": "off"}
+
+
+class Addresses(Protocol):
+    """Where to ask."""
+
+    @property
+    def url(self) -> str:
+        """Of the HTTP API, without `/v1`."""
+
+    @property
+    def grpc_address(self) -> str:
+        """`host:port`."""
 
 
 class FrontEnd(Enum):
@@ -59,7 +71,7 @@ def drafts(method: str, number: int) -> Body:
     return {"method": method, "num_speculative_tokens": number}
 
 
-async def ask(coordinator: Coordinator, body: Body, front_end: FrontEnd = FrontEnd.HTTP) -> Answer:
+async def ask(coordinator: Addresses, body: Body, front_end: FrontEnd = FrontEnd.HTTP) -> Answer:
     """Send one request and wait for all of the answer."""
     match front_end:
         case FrontEnd.HTTP:
@@ -70,9 +82,7 @@ async def ask(coordinator: Coordinator, body: Body, front_end: FrontEnd = FrontE
             return await ask_grpc((coordinator.grpc_address,), body)
 
 
-async def ask_all(
-    coordinator: Coordinator, bodies: Sequence[Body], concurrency: int
-) -> list[Answer]:
+async def ask_all(coordinator: Addresses, bodies: Sequence[Body], concurrency: int) -> list[Answer]:
     """Send many, so many at a time."""
     slots = asyncio.Semaphore(concurrency)
 

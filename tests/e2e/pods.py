@@ -10,9 +10,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from answers import OFF, Answer, Body, FrontEnd, ask, ask_grpc, check_equal
+from answers import OFF, Addresses, Answer, Body, FrontEnd, ask, ask_grpc, check_equal
 from kubernetes_api import KubernetesApi
 from observed import soon, status
 from processes import Coordinator, Processes, Worker
@@ -24,6 +24,18 @@ ENOUGH_ANSWERS = 3 * NUM_CLIENTS
 """Answers begun and ended before the next thing happens."""
 PHASE_TIMEOUT_S = 300.0
 FRONT_ENDS = (FrontEnd.HTTP, FrontEnd.HTTP_STREAM, FrontEnd.GRPC)
+
+
+class Tiers(Protocol):
+    """What there is."""
+
+    @property
+    def targets(self) -> Sequence[object]:
+        """One for each."""
+
+    @property
+    def drafts(self) -> Sequence[object]:
+        """One for each."""
 
 
 class Pods:
@@ -120,7 +132,7 @@ class _Answered:
 class Load:
     """Clients that ask all the time; any failure or other text ends the test."""
 
-    coordinators: list[Coordinator]
+    coordinators: list[Addresses]
     """Who is asked, the first one over HTTP; gRPC clients know all of them."""
     questions: Sequence[tuple[Body, Answer]]
     front_ends: Sequence[FrontEnd] = FRONT_ENDS
@@ -141,7 +153,7 @@ class Load:
             finally:
                 self._is_over = True
 
-    async def phase(self, what: str, pods: Pods) -> Phase:
+    async def phase(self, what: str, pods: Tiers) -> Phase:
         """Let the clients ask for a while, and say what they saw."""
         start = time.monotonic()
 
@@ -173,7 +185,7 @@ class Load:
 
 
 async def plain_answers(
-    coordinator: Coordinator, bodies: Sequence[Body]
+    coordinator: Addresses, bodies: Sequence[Body]
 ) -> list[tuple[Body, Answer]]:
     """Each with what the target says to it by itself."""
     return [(body, await ask(coordinator, {**body, "speculation": OFF})) for body in bodies]

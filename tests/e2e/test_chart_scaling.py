@@ -1,0 +1,58 @@
+"""An engineer scales the drafts of a release from none to three and back while clients ask."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from answers import Body, drafts
+from chart_release import COORDINATOR, REDIS, TARGET, installed, needs_cluster
+from pods import Load, plain_answers
+
+pytestmark = [needs_cluster, pytest.mark.timeout(300)]
+
+POOL = "paceline-draft-small"
+VALUES: dict[str, Any] = {
+    "target": {"settings": {"model": "table:7"}},
+    "drafts": {
+        "default": None,
+        "small": {
+            "replicas": 0,
+            "settings": {"drafter": "draft-model", "model": "table:7:0.2"},
+            "resources": {"requests": {"cpu": "1", "memory": "512Mi"}, "limits": {"memory": "1Gi"}},
+        },
+    },
+}
+QUESTIONS: list[Body] = [
+    {
+        "prompt": f"Tell number {index}:",
+        "ignore_eos": True,
+        "max_tokens": 120,
+        "temperature": (0, 0.8)[index % 2],
+        "seed": index,
+        # By name and number: against a table, whose passes cost nothing, drafts would not pay.
+        "speculation": drafts("draft-model", 3),
+    }
+    for index in range(6)
+]
+
+
+async def test_drafts_come_and_go_and_only_the_accepted_tokens_tell(tmp_path: Path) -> None:
+    async with installed(tmp_path, VALUES) as release:
+        cluster = release.cluster
+        await release.until_seen(1, 0)
+        load = Load([release], await plain_answers(release, QUESTIONS))
+        async with load.running():
+            before = await load.phase("no draft", release)
+            cluster.scale(POOL, 3)
+            await cluster.until_complete(POOL)
+            await release.until_seen(1, 3)
+            drafted = await load.phase("three drafts", release)
+            cluster.scale(POOL, 0)
+            await cluster.until_complete(POOL)
+            await release.until_seen(1, 0)
+            after = await load.phase("no draft again", release)
+        assert (before.num_drafts, drafted.num_drafts, after.num_drafts) == (0, 3, 0)
+        assert drafted.num_accepted > before.num_accepted == after.num_accepted == 0
+        for name in (COORDINATOR, TARGET, REDIS):
+            assert cluster.deployments[name].num_created == 1
+        await cluster.stop()
