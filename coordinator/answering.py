@@ -147,7 +147,7 @@ class Answering:
         generation.stats.record_proposal(num_proposed, compute_us)
         if propose.failure:
             generation.stats.draft_failures[propose.failure] += 1
-            self._warn_once(workers.placement.draft, propose.failure)
+            self._warn_once(propose.address, propose.failure)
 
     def _warn_once(self, draft: str, failure: str) -> None:
         """Say which draft is at fault, as soon as it is; what comes and goes says the pool."""

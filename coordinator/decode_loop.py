@@ -63,6 +63,8 @@ class ProposeOutcome:
     """What is wrong with it, in a word or two; `drafts` are what can be used all the same."""
     drafter: str = ""
     """The method of the draft that was asked, or `PREDICTION`."""
+    address: str = ""
+    """Where that draft is."""
 
     @property
     def is_predicted(self) -> bool:
@@ -232,8 +234,14 @@ class _Drafting:
                     self._warm_up = None
                 outcome = await self._ask(self._link, plan)
         except TimeoutError:
-            elapsed_s, drafter = perf_counter() - sent, self._link.worker.drafter
-            outcome = ProposeOutcome(NO_DRAFTS, elapsed_s, failure="timeout", drafter=drafter)
+            elapsed_s, worker = perf_counter() - sent, self._link.worker
+            outcome = ProposeOutcome(
+                NO_DRAFTS,
+                elapsed_s,
+                failure="timeout",
+                drafter=worker.drafter,
+                address=worker.address,
+            )
         if outcome.failure:
             self._replace()
         return outcome
@@ -249,7 +257,7 @@ class _Drafting:
                 self._warm_up = asyncio.create_task(self._ask(self._link, _WARM_UP))
 
     async def _ask(self, link: DraftLink, plan: RoundPlan) -> ProposeOutcome:
-        sent, drafter = perf_counter(), link.worker.drafter
+        sent, asked = perf_counter(), (link.worker.drafter, link.worker.address)
         try:
             result = await link.propose(
                 plan.num_speculative_tokens,
@@ -258,10 +266,9 @@ class _Drafting:
                 plan.max_steps,
             )
         except WorkerLost:
-            elapsed_s = perf_counter() - sent
-            return ProposeOutcome(NO_DRAFTS, elapsed_s, failure="lost", drafter=drafter)
+            return ProposeOutcome(NO_DRAFTS, perf_counter() - sent, RoundTiming(), "lost", *asked)
         drafts, failure = checked_drafts(result, plan.num_speculative_tokens, self._sequence)
-        return ProposeOutcome(drafts, perf_counter() - sent, result.timing, failure, drafter)
+        return ProposeOutcome(drafts, perf_counter() - sent, result.timing, failure, *asked)
 
     def close(self) -> None:
         """Let the worker free the sequence."""

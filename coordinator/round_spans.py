@@ -149,6 +149,11 @@ class _ObservedWorker:
         self._was_asked = False
 
     @property
+    def address(self) -> str:
+        """Where it is."""
+        return self.worker.address
+
+    @property
     def drafter(self) -> str:
         """Its method; empty where it is not known."""
         return self.worker.drafter

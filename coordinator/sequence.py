@@ -95,6 +95,10 @@ class DraftWorker(Protocol):
     """What the loop needs of a draft."""
 
     @property
+    def address(self) -> str:
+        """Where it is."""
+
+    @property
     def drafter(self) -> str:
         """Its method; empty where it is not known."""
 

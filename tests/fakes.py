@@ -156,6 +156,10 @@ class FaultyConnection:
         self._task = asyncio.create_task(self._stay_connected())
 
     @property
+    def address(self) -> str:
+        return "nowhere"
+
+    @property
     def drafter(self) -> str:
         return "faulty"
 

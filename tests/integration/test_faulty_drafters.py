@@ -5,6 +5,7 @@ Trees that are none: `test_trees_over_grpc`. Drafts that are late or lost: `test
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import inf, nan
 
 import httpx
@@ -184,3 +185,19 @@ async def test_a_drafter_that_is_well_has_no_faults(
             assert said.token_ids == expected(asked)
             assert set(failures) <= {"timeout"}, name
     assert np.isfinite(LAW.logits(np.array([1, 2, 3]), 1)).all()
+
+
+async def test_of_several_drafts_the_one_that_is_at_fault_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = {"too_many": too_many, "unknown_token": unknown(LAW.vocab_size)}
+    drafts = {
+        reason: draft_server("faulty", make_drafter=partial(Distorted, distort))
+        for reason, distort in faults.items()
+    }
+    async with cluster([target_server()], drafts.values()) as running:
+        await running.until_ready()
+        asked = request("faulty", 4, max_tokens=60)
+        assert (await answer(running.generator, asked)).token_ids == expected(asked)
+    named = {line.partition(";")[0] for line in caplog.messages if LOG in line}
+    assert named == {f"draft worker {drafts[reason].address}: {reason}" for reason in faults}
