@@ -31,12 +31,7 @@ from paceline.telemetry.names import (
     WORKER_LOST,
 )
 from paceline.telemetry.span import Attributes, Span
-from paceline.wire import (
-    propose_result_to_wire,
-    propose_round_to_wire,
-    verify_result_to_wire,
-    verify_round_to_wire,
-)
+from paceline.workers.round_client import RoundBytes
 from paceline.workers.worker import Worker
 
 
@@ -183,12 +178,11 @@ class _ObservedWorker:
         if isinstance(round, ProposeRound):
             self._link_to_warm_up(span)
         sent = replace(round, traceparent=span.traceparent, tracestate=span.tracestate)
-        num_sent, num_received = _round_size(sent), 0
+        counted = RoundBytes()
         num_expected = len(round.span.token_ids)
         try:
-            async with aclosing(self.worker.results(sent)) as results:
+            async with aclosing(self.worker.results(sent, counted)) as results:
                 async for result in results:
-                    num_received += _result_size(result)
                     self._note(round, result, span, num_expected)
                     num_expected = 0
                     yield result
@@ -196,9 +190,14 @@ class _ObservedWorker:
             span.fail(type(error).__name__)
             raise
         finally:
-            span.set({"paceline.sent_bytes": num_sent, "paceline.received_bytes": num_received})
+            span.set(
+                {
+                    "paceline.sent_bytes": counted.sent,
+                    "paceline.received_bytes": counted.received,
+                }
+            )
             span.end()
-            self._spans.facts.count_bytes(num_sent, num_received)
+            self._spans.facts.count_bytes(counted.sent, counted.received)
 
     def _link_to_warm_up(self, span: Span) -> None:
         """The first proposal is made beside a verification, and the second one waits for it."""
@@ -244,15 +243,3 @@ def _server(worker: Worker) -> Attributes:
     if not port.isdigit():
         return {"server.address": worker.address}
     return {"server.address": host, "server.port": int(port)}
-
-
-def _round_size(round: ProposeRound | VerifyRound) -> int:
-    if isinstance(round, ProposeRound):
-        return propose_round_to_wire(round).ByteSize()
-    return verify_round_to_wire(round).ByteSize()
-
-
-def _result_size(result: ProposeResult | VerifyResult) -> int:
-    if isinstance(result, ProposeResult):
-        return propose_result_to_wire(result).ByteSize()
-    return verify_result_to_wire(result).ByteSize()

@@ -183,7 +183,7 @@ class FaultyConnection:
     async def _stay_connected(self) -> None:
         while True:
             stream: Any = _Stream(self._device)
-            self._client = RoundClient(stream, _same, lambda *message: message, _same)
+            self._client = RoundClient(stream, _same, _same, lambda *message: message, _same)
             self._is_connected.set()
             try:
                 await self._client.run(lambda: None)

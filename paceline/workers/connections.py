@@ -107,8 +107,9 @@ class _TargetConnection:
         return RoundClient(
             self._stub.Verify(metadata=self._metadata),
             verify_round_to_wire,
+            verify_result_from_wire,
             lambda rounds, closed: traffic.sent(_write_verify(rounds, closed)),
-            lambda response: _read_verify(traffic.received(response)),
+            lambda response: _read(traffic.received(response)),
         )
 
 
@@ -128,8 +129,9 @@ class _DraftConnection:
         return RoundClient(
             self._stub.Propose(metadata=self._metadata),
             propose_round_to_wire,
+            propose_result_from_wire,
             lambda rounds, closed: traffic.sent(_write_propose(rounds, closed)),
-            lambda response: _read_propose(traffic.received(response)),
+            lambda response: _read(traffic.received(response)),
         )
 
 
@@ -137,15 +139,9 @@ def _write_verify(rounds: Sequence[Any], closed: Sequence[str]) -> Any:
     return target_pb2.VerifyRequest(rounds=rounds, closed_sequence_ids=closed)
 
 
-def _read_verify(response: Any) -> tuple[list[VerifyResult], WorkerLoad]:
-    results = [verify_result_from_wire(message) for message in response.results]
-    return results, load_from_wire(response.load)
-
-
 def _write_propose(rounds: Sequence[Any], closed: Sequence[str]) -> Any:
     return draft_pb2.ProposeRequest(rounds=rounds, closed_sequence_ids=closed)
 
 
-def _read_propose(response: Any) -> tuple[list[ProposeResult], WorkerLoad]:
-    results = [propose_result_from_wire(message) for message in response.results]
-    return results, load_from_wire(response.load)
+def _read(response: Any) -> tuple[Sequence[Any], WorkerLoad]:
+    return response.results, load_from_wire(response.load)

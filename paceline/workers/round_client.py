@@ -6,6 +6,7 @@ is not awaited (any more) is dropped. When the stream breaks, everyone who waits
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
@@ -15,6 +16,14 @@ from paceline.rounds import WorkerLoad
 
 class WorkerLost(Exception):
     """The worker cannot be reached, or its stream broke; the sequence can go on elsewhere."""
+
+
+@dataclass(slots=True)
+class RoundBytes:
+    """Bytes of the messages of one round, both ways, for whoever wants to know."""
+
+    sent: int = 0
+    received: int = 0
 
 
 class Round(Protocol):
@@ -40,18 +49,21 @@ class RoundClient(Generic[RoundT, ResultT]):
         self,
         call: "grpc.aio.StreamStreamCall[Any, Any]",
         encode: Callable[[RoundT], Any],
+        decode: Callable[[Any], ResultT],
         write: Callable[[Sequence[Any], Sequence[str]], Any],
-        read: Callable[[Any], tuple[Sequence[ResultT], WorkerLoad]],
+        read: Callable[[Any], tuple[Sequence[Any], WorkerLoad]],
     ) -> None:
-        """`encode` makes a message of a round, `write` a request of those, `read` undoes both."""
+        """`encode` makes a message of a round, `decode` a result of a message; `write` puts
+        messages into a request, `read` takes them out of a response."""
         self._call = call
         self._encode = encode
+        self._decode = decode
         self._write = write
         self._read = read
         self._outbox: list[tuple[str, Any]] = []
         self._closed_ids: list[str] = []
         self._has_news = asyncio.Event()
-        self._waiting: dict[str, tuple[int, asyncio.Queue[ResultT | None]]] = {}
+        self._waiting: dict[str, _Waiting[ResultT]] = {}
         self._lost: str | None = None
         self.load = WorkerLoad()
 
@@ -76,26 +88,33 @@ class RoundClient(Generic[RoundT, ResultT]):
             writer.cancel()
             self._call.cancel()
             self._lost = "the stream to the worker broke"
-            for _, queue in self._waiting.values():
-                queue.put_nowait(None)
+            for waiting in self._waiting.values():
+                waiting.results.put_nowait(None)
 
-    async def results(self, round: RoundT) -> AsyncGenerator[ResultT, None]:
-        """Send a round and yield its results as they come; the caller knows which is the last."""
+    async def results(
+        self, round: RoundT, counted: RoundBytes | None = None
+    ) -> AsyncGenerator[ResultT, None]:
+        """Send a round and yield its results as they come; the caller knows which is the last.
+
+        Their bytes are counted in `counted`, if that is given.
+        """
         if self._lost is not None:
             raise WorkerLost(self._lost)
-        queue: asyncio.Queue[ResultT | None] = asyncio.Queue()
         # Encoded here, so that a value that cannot be sent harms nobody but its own sequence.
-        self._outbox.append((round.sequence_id, self._encode(round)))
-        self._waiting[round.sequence_id] = (round.round, queue)
+        message = self._encode(round)
+        if counted is not None:
+            counted.sent += message.ByteSize()
+        self._outbox.append((round.sequence_id, message))
+        waiting = self._waiting[round.sequence_id] = _Waiting[ResultT](round.round, counted)
         self._has_news.set()
         try:
             while True:
-                result = await queue.get()
+                result = await waiting.results.get()
                 if result is None:
                     raise WorkerLost(self._lost or "the stream to the worker broke")
                 yield result
         finally:
-            if self._waiting.get(round.sequence_id) == (round.round, queue):
+            if self._waiting.get(round.sequence_id) is waiting:
                 del self._waiting[round.sequence_id]
 
     def close_sequence(self, sequence_id: str) -> None:
@@ -108,19 +127,23 @@ class RoundClient(Generic[RoundT, ResultT]):
         self._closed_ids.append(sequence_id)
         self._has_news.set()
 
-    def _hand_out(self, result: ResultT) -> None:
+    def _hand_out(self, message: Any) -> None:
+        result = self._decode(message)
         waiting = self._waiting.get(result.sequence_id)
-        if waiting is not None and waiting[0] == result.round:
-            waiting[1].put_nowait(result)
+        if waiting is None or waiting.round != result.round:
+            return
+        if waiting.counted is not None:
+            waiting.counted.received += message.ByteSize()
+        waiting.results.put_nowait(result)
 
     async def _read_all(self, on_draining: Callable[[], None]) -> None:
         async for response in self._call:
             was_draining = self.load.draining
-            results, self.load = self._read(response)
+            messages, self.load = self._read(response)
             if self.load.draining and not was_draining:
                 on_draining()
-            for result in results:
-                self._hand_out(result)
+            for message in messages:
+                self._hand_out(message)
 
     async def _write_all(self) -> None:
         while True:
@@ -129,3 +152,13 @@ class RoundClient(Generic[RoundT, ResultT]):
             messages, closed = [message for _, message in self._outbox], self._closed_ids
             self._outbox, self._closed_ids = [], []
             await self._call.write(self._write(messages, closed))
+
+
+class _Waiting(Generic[ResultT]):
+    """A round whose results are awaited."""
+
+    def __init__(self, round: int, counted: RoundBytes | None) -> None:
+        self.round = round
+        self.counted = counted
+        self.results: asyncio.Queue[ResultT | None] = asyncio.Queue()
+        """None: the stream broke."""

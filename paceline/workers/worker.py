@@ -22,7 +22,7 @@ from paceline.workers.connections import (
     fetch_tokenizer,
 )
 from paceline.workers.discovery.pauses import Pauses
-from paceline.workers.round_client import RoundClient, WorkerLost
+from paceline.workers.round_client import RoundBytes, RoundClient, WorkerLost
 
 logger = logging.getLogger(__name__)
 
@@ -110,11 +110,14 @@ class Worker:
             self.reason = "its connection was ended"
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def results(self, round: Any) -> AsyncGenerator[Any, None]:
-        """Send a round and yield its results; raises `WorkerLost`."""
+    def results(self, round: Any, counted: RoundBytes | None = None) -> AsyncGenerator[Any, None]:
+        """Send a round and yield its results; raises `WorkerLost`.
+
+        Their bytes are counted in `counted`, if that is given.
+        """
         if self._rounds is None:
             raise WorkerLost(f"{self.role} worker {self.address}: {self.reason}")
-        return self._rounds.results(round)
+        return self._rounds.results(round, counted)
 
     def close_sequence(self, sequence_id: str) -> None:
         """The sequence has ended."""

@@ -8,9 +8,31 @@ from typing import Any
 import pytest
 
 from paceline.rounds import TokenSpan, VerifyResult, VerifyRound, WorkerLoad
-from paceline.workers.round_client import RoundClient, WorkerLost
+from paceline.workers.round_client import RoundBytes, RoundClient, WorkerLost
 
 SPAN = TokenSpan(0, 0, ())
+
+
+class Message(tuple[str, int]):
+    """A round as it travels."""
+
+    def ByteSize(self) -> int:
+        return 100
+
+
+class Answer:
+    """A result as it travels; only what is counted is asked for its size."""
+
+    def __init__(self, result: VerifyResult, num_bytes: int | None = None) -> None:
+        self._result = result
+        self._num_bytes = num_bytes
+
+    def taken(self) -> VerifyResult:
+        return self._result
+
+    def ByteSize(self) -> int:
+        assert self._num_bytes is not None
+        return self._num_bytes
 
 
 class Stream:
@@ -18,7 +40,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.messages: list[tuple[list[Any], list[str]]] = []
-        self.answers: asyncio.Queue[VerifyResult | Exception | None] = asyncio.Queue()
+        self.answers: asyncio.Queue[VerifyResult | Answer | None] = asyncio.Queue()
         self.write_error: Exception | None = None
 
     async def write(self, message: tuple[list[Any], list[str]]) -> None:
@@ -32,17 +54,18 @@ class Stream:
     def __aiter__(self) -> "Stream":
         return self
 
-    async def __anext__(self) -> tuple[list[VerifyResult], WorkerLoad]:
+    async def __anext__(self) -> tuple[list[Answer], WorkerLoad]:
         answer = await self.answers.get()
         if answer is None:
             raise StopAsyncIteration
-        return [answer], WorkerLoad(num_sequences=3)
+        messages = [answer if isinstance(answer, Answer) else Answer(answer)]
+        return messages, WorkerLoad(num_sequences=3)
 
 
-def encoded(round: VerifyRound) -> tuple[str, int]:
+def encoded(round: VerifyRound) -> Message:
     if round.max_new_tokens < 0:
         raise ValueError("cannot be sent")
-    return round.sequence_id, round.round
+    return Message((round.sequence_id, round.round))
 
 
 @pytest.fixture
@@ -53,7 +76,9 @@ async def stream() -> Stream:
 @pytest.fixture
 async def client(stream: Stream) -> AsyncGenerator[RoundClient[VerifyRound, VerifyResult], None]:
     call: Any = stream
-    client = RoundClient(call, encoded, lambda *message: message, lambda answer: answer)
+    client = RoundClient(
+        call, encoded, Answer.taken, lambda *message: message, lambda answer: answer
+    )
     task = asyncio.create_task(client.run(lambda: None))
     yield client
     task.cancel()
@@ -95,6 +120,24 @@ async def test_results_of_other_rounds_and_sequences_are_dropped(
     for result in (VerifyResult("a", 6), VerifyResult("b", 7), VerifyResult("a", 7, start=5)):
         stream.answers.put_nowait(result)
     assert (await task).start == 5
+
+
+async def test_the_messages_of_a_round_are_counted_for_who_wants_to_know(
+    client: Client, stream: Stream
+) -> None:
+    counted = RoundBytes()
+    other = asked(client, "b")
+    async with aclosing(client.results(VerifyRound("a", 7, SPAN), counted)) as results:
+        for answer in (
+            Answer(VerifyResult("a", 7, start=1), 20),
+            Answer(VerifyResult("a", 6), 1000),
+            Answer(VerifyResult("b", 1)),
+            Answer(VerifyResult("a", 7, start=2), 30),
+        ):
+            stream.answers.put_nowait(answer)
+        assert [(await anext(results)).start for _ in range(2)] == [1, 2]
+    await other
+    assert counted == RoundBytes(sent=100, received=50)
 
 
 async def test_a_round_that_has_not_gone_out_does_not_outlive_its_sequence(
