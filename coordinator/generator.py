@@ -26,7 +26,7 @@ from coordinator.answer_grammar import answer_grammar
 from coordinator.answering import Answering
 from coordinator.choices import interleave
 from coordinator.metrics import Metrics
-from coordinator.prompts import encode_prediction, encode_prompt, prompt_text
+from coordinator.prompts import encode_prediction, encode_prompt, is_chat, prompt_text
 from coordinator.records import SessionStore, on_record
 from coordinator.request_metrics import RequestMetrics
 from coordinator.request_spans import RequestSpans, note_resumed
@@ -121,6 +121,7 @@ class Generator:
             grammar=grammar,
             prediction_token_ids=prediction_token_ids,
             prompt_text=await prompt_text(tokenizer, request, prompt_token_ids),
+            is_chat=is_chat(request.prompt),
             traceparent=current_traceparent(),
         )
         generation.lease = await self._store.open(generation)

@@ -18,11 +18,11 @@ async def encode_prompt(
     """The prompt in tokens, off the event loop; raises `InvalidRequest`."""
     prompt = request.prompt
     token_ids: tuple[int, ...]
-    if request.tools and not (isinstance(prompt, tuple) and _is_chat(prompt)):
+    if request.tools and not is_chat(prompt):
         raise InvalidRequest("tools: are set beside a prompt; expected a conversation", "tools")
     if isinstance(prompt, str):
         token_ids = await asyncio.to_thread(tokenizer.encode, prompt, max_model_len)
-    elif _is_chat(prompt):
+    elif is_chat(prompt):
         token_ids = await asyncio.to_thread(
             tokenizer.encode_chat, prompt, max_model_len, request.offered_tools
         )
@@ -49,12 +49,13 @@ async def prompt_text(
     """The prompt as its client wrote it, or as its tokens spell it; empty for a chat."""
     if isinstance(request.prompt, str):
         return request.prompt
-    if _is_chat(request.prompt):
+    if is_chat(request.prompt):
         return ""
     return await asyncio.to_thread(tokenizer.decode, token_ids)
 
 
-def _is_chat(
-    prompt: tuple[int, ...] | tuple[ChatMessage, ...],
+def is_chat(
+    prompt: str | tuple[int, ...] | tuple[ChatMessage, ...],
 ) -> TypeGuard[tuple[ChatMessage, ...]]:
+    """Whether a prompt is a conversation."""
     return bool(prompt) and isinstance(prompt[0], ChatMessage)

@@ -177,6 +177,7 @@ def encode_generation(generation: Generation) -> bytes:
         "max_tokens": generation.max_tokens,
         "created": generation.created,
         "grammar": generation.grammar,
+        "is_chat": generation.is_chat,
         "traceparent": generation.traceparent,
     }
     return json.dumps(header).encode() + b"\n" + pack_token_ids(generation.prompt_token_ids)
@@ -211,6 +212,7 @@ def decode_generation(request_id: str, body: bytes) -> Generation:
             max_tokens=header["max_tokens"],
             created=header["created"],
             grammar=header["grammar"],
+            is_chat=header.get("is_chat", False),
             traceparent=header.get("traceparent", ""),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ from time import time_ns
 
 from coordinator.requests import FinishReason, Generation, GenerationStep
 from paceline.errors import InvalidRequest, NotFound, Overloaded
-from paceline.telemetry.names import REQUEST_CANCELLED
+from paceline.telemetry.names import CHAT, REQUEST_CANCELLED
 from paceline.telemetry.span import Attributes, Span, current_span
 
 MAX_ROUND_SPANS = 128
@@ -96,6 +96,9 @@ def note_resumed(first: Generation) -> None:
     """The request that runs here goes on with one that is on record."""
     span = current_span()
     if span is not None:
+        if first.is_chat:  # which gRPC does not say again
+            span.rename(CHAT)
+            span.set({"gen_ai.operation.name": CHAT})
         span.set({"paceline.request.resumed": True})
         span.link_to(first.traceparent)
 

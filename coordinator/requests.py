@@ -219,6 +219,8 @@ class Generation:
     """Other tokens of the prediction that were checked as drafts."""
     prompt_text: str = ""
     """The prompt as a text; empty for a chat."""
+    is_chat: bool = False
+    """Whether the prompt was a conversation."""
     prompt_logprobs: tuple[ScoredToken, ...] = ()
     """One for each token of the prompt, from the first step on, when the request asks for them."""
     numerics_changed: bool = False

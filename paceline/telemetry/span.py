@@ -27,7 +27,7 @@ class Span:
 
     def __init__(self, recorder: "Recorder", span: "OtelSpan", name: str, started_ns: int) -> None:
         self.name = name
-        """What it began as."""
+        """What it is called."""
         self._recorder = recorder
         self._span = span
         self._context: Context | None = None
@@ -50,6 +50,7 @@ class Span:
 
     def rename(self, name: str) -> None:
         """Call it something else, once more is known."""
+        self.name = name
         self._span.update_name(name)
 
     def set(self, attributes: Attributes) -> None:

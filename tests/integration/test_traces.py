@@ -27,7 +27,7 @@ from paceline.telemetry.names import (
     WORKER_QUEUE,
 )
 from paceline.telemetry.span import enter_span
-from paceline.v1.coordinator_pb2 import GenerateRequest, Speculation
+from paceline.v1.coordinator_pb2 import Chat, ChatMessage, GenerateRequest, Speculation
 
 PROMPT = "the rain in the rain in the rain in"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -265,11 +265,18 @@ async def test_the_second_choice_points_at_the_prefill_whose_kv_it_finds(
     assert len(root_of(spans).attributes["gen_ai.response.finish_reasons"]) == 2
 
 
+CONVERSATION = Chat(messages=[ChatMessage(role="user", content="the rain in")])
+
+
+@pytest.mark.parametrize(
+    ("operation", "asked"),
+    [("text_completion", {}), ("chat", {"prompt": None, "chat": CONVERSATION})],
+)
 async def test_a_resumed_request_points_at_the_one_that_it_goes_on_with(
-    monkeypatch: pytest.MonkeyPatch,
+    operation: str, asked: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with traced(monkeypatch) as service:
-        call = service.stub.Generate(message(request_id="again", max_tokens=4000))
+        call = service.stub.Generate(message(request_id="again", max_tokens=4000, **asked))
         await call.read()
         call.cancel()
         await service.running.until_free()
@@ -277,7 +284,8 @@ async def test_a_resumed_request_points_at_the_one_that_it_goes_on_with(
         await rest.read()
         rest.cancel()
         spans = await service.spans()
-    first, second = spans.named("text_completion table:7")
+    first, second = spans.named(f"{operation} table:7")
+    assert second.attributes["gen_ai.operation.name"] == operation
     assert second.links == [first.span_id]
     assert second.attributes["paceline.request.resumed"] is True
     assert second.trace_id != first.trace_id
