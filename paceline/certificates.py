@@ -41,7 +41,7 @@ def client_certificates(
 
 
 def use(context: ssl.SSLContext, certificates: Certificates) -> None:
-    """Let a context show a certificate from now on, and trust those of a CA besides others."""
+    """Let a new context show a certificate, and trust those of a CA."""
     if certificates.certificate:
         with (
             _as_file(certificates.certificate) as certificate,

@@ -52,11 +52,9 @@ class ServerSecurity:
         """For HTTP; what is new serves the next connection. None: without TLS."""
         if self.certificates is None:
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        if self.certificates.value.ca:
-            context.verify_mode = ssl.CERT_REQUIRED
-        use(context, self.certificates.value)
-        self.certificates.on_change(lambda new: use(context, new))
+        context = _NewestContext(ssl.PROTOCOL_TLS_SERVER)
+        context.newest = _server_context(self.certificates.value)
+        self.certificates.on_change(context.take_over)
         return context
 
     def follow(self) -> list["asyncio.Task[Any]"]:
@@ -75,3 +73,36 @@ OPEN = ServerSecurity()
 def _grpc_configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
     pair = (certificates.private_key, certificates.certificate)
     return grpc.ssl_server_certificate_configuration([pair], certificates.ca or None)
+
+
+class _NewestContext(ssl.SSLContext):
+    """Hands each connection to the newest of several contexts.
+
+    A context cannot forget whom it has trusted, and remembers sessions that began when it did. An
+    event loop asks the context it was given for nothing but the object of each new connection.
+    """
+
+    newest: ssl.SSLContext
+
+    def take_over(self, certificates: Certificates) -> None:
+        """Connect as these say from now on."""
+        self.newest = _server_context(certificates)
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """The TLS of a new connection."""
+        return self.newest.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+
+def _server_context(certificates: Certificates) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if certificates.ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+    use(context, certificates)
+    return context
