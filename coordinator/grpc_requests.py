@@ -60,10 +60,14 @@ def _prompt(
             return tuple(message.prompt_token_ids.token_ids)
         case "chat":
             if not message.chat.messages:
-                raise InvalidRequest("chat.messages: is empty; expected at least one", "chat")
+                raise InvalidRequest(
+                    "chat.messages: is empty; expected at least one", "chat.messages"
+                )
             return tuple(map(_chat_message, message.chat.messages))
         case _:
-            raise InvalidRequest("input: is not set; expected prompt, prompt_token_ids or chat")
+            raise InvalidRequest(
+                "input: is not set; expected prompt, prompt_token_ids or chat", "input"
+            )
 
 
 def _response_schema(message: coordinator_pb2.GenerateRequest) -> str:

@@ -20,7 +20,7 @@ from coordinator.rpc_spans import headers_of, served
 from coordinator.scored_tokens import ScoredToken
 from paceline.api_keys import ApiKeys
 from paceline.errors import InvalidRequest, PacelineError, Unavailable
-from paceline.grpc_errors import status_of
+from paceline.grpc_errors import detailed_status_of
 from paceline.grpc_keys import tenant_of
 from paceline.telemetry.names import CHAT, TEXT_COMPLETION
 from paceline.telemetry.tracer import NOT_TRACED, Tracer
@@ -69,7 +69,8 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
                             yield _response(generation, step, is_first, is_last=num_left == 0)
                         is_first = False
         except PacelineError as error:
-            await context.abort(status_of(error), error.message)
+            status = detailed_status_of(error)
+            await context.abort(status.code, status.details, status.trailing_metadata)
 
     async def GetStatus(
         self, request: coordinator_pb2.GetStatusRequest, context: ServicerContext

@@ -62,7 +62,8 @@ class Client:
         Where a choice was complete before a stream broke, the very last part may be its last again,
         empty, to bring the usage.
 
-        Raises `Unauthenticated`, `InvalidRequest`, `NotFound`, `Overloaded` or `Unavailable`.
+        Raises `Unauthenticated`, `InvalidRequest`, `NotFound`, `Overloaded` or `Unavailable`, which
+        say the server's `reason`, and the `field` or after how many seconds to try again.
         """
         first = GenerateRequest()
         first.CopyFrom(request)

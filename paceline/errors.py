@@ -9,7 +9,8 @@
     └── Unavailable            no worker can answer          503  UNAVAILABLE
         └── Draining           this process shuts down
 
-Every message is a sentence that names the field or key, its value and what was expected.
+Every message is a sentence that names the field or key, its value and what was expected. `reason`
+says the same to programs, in a word of `protos/paceline/v1/coordinator.proto`.
 """
 
 _MAX_SHOWN = 100
@@ -24,6 +25,8 @@ def shown(value: object) -> str:
 class PacelineError(Exception):
     """Base of all errors below."""
 
+    reason = ""
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
@@ -35,6 +38,8 @@ class InvalidConfig(PacelineError):
 
 class InvalidRequest(PacelineError):
     """A request cannot be answered as it is; `field` names what is wrong with it."""
+
+    reason = "INVALID_REQUEST"
 
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
@@ -48,6 +53,8 @@ class Unauthenticated(PacelineError):
 class NotFound(PacelineError):
     """What was asked for does not exist; `field` names where it was asked for."""
 
+    reason = "NOT_FOUND"
+
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
@@ -55,6 +62,8 @@ class NotFound(PacelineError):
 
 class Overloaded(PacelineError):
     """There is no room at the moment; `retry_after_s` is a hint in seconds."""
+
+    reason = "OVERLOADED"
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -64,6 +73,8 @@ class Overloaded(PacelineError):
 class Unavailable(PacelineError):
     """Nobody can answer at the moment; `retry_after_s` is a hint in seconds."""
 
+    reason = "UNAVAILABLE"
+
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
@@ -71,3 +82,5 @@ class Unavailable(PacelineError):
 
 class Draining(Unavailable):
     """This process shuts down; another one can answer, or go on with the answer."""
+
+    reason = "DRAINING"

@@ -27,6 +27,17 @@ if _version_not_supported:
 
 class CoordinatorServiceStub:
     """Text from prompts. Owns requests, sessions and the rounds between draft and target workers.
+
+    The status of a failed Generate has details (google.rpc.Status): an ErrorInfo of the domain
+    `paceline`, and where waiting helps a RetryInfo. New reasons may come; the status code stays what
+    it is for all of them. The reasons are:
+
+    INVALID_REQUEST  INVALID_ARGUMENT    wrong as it is; the metadata `field` names where
+    NOT_FOUND        NOT_FOUND           not on record; `field` likewise
+    OVERLOADED       RESOURCE_EXHAUSTED  no room now; RetryInfo
+    UNAVAILABLE      UNAVAILABLE         nobody can answer now; RetryInfo
+    DRAINING         UNAVAILABLE         this coordinator shuts down, another one answers or goes on
+    with the answer (`resume_from`); RetryInfo
     """
 
     def __init__(self, channel):
@@ -49,6 +60,17 @@ class CoordinatorServiceStub:
 
 class CoordinatorServiceServicer:
     """Text from prompts. Owns requests, sessions and the rounds between draft and target workers.
+
+    The status of a failed Generate has details (google.rpc.Status): an ErrorInfo of the domain
+    `paceline`, and where waiting helps a RetryInfo. New reasons may come; the status code stays what
+    it is for all of them. The reasons are:
+
+    INVALID_REQUEST  INVALID_ARGUMENT    wrong as it is; the metadata `field` names where
+    NOT_FOUND        NOT_FOUND           not on record; `field` likewise
+    OVERLOADED       RESOURCE_EXHAUSTED  no room now; RetryInfo
+    UNAVAILABLE      UNAVAILABLE         nobody can answer now; RetryInfo
+    DRAINING         UNAVAILABLE         this coordinator shuts down, another one answers or goes on
+    with the answer (`resume_from`); RetryInfo
     """
 
     def Generate(self, request, context):
@@ -88,6 +110,17 @@ def add_CoordinatorServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class CoordinatorService:
     """Text from prompts. Owns requests, sessions and the rounds between draft and target workers.
+
+    The status of a failed Generate has details (google.rpc.Status): an ErrorInfo of the domain
+    `paceline`, and where waiting helps a RetryInfo. New reasons may come; the status code stays what
+    it is for all of them. The reasons are:
+
+    INVALID_REQUEST  INVALID_ARGUMENT    wrong as it is; the metadata `field` names where
+    NOT_FOUND        NOT_FOUND           not on record; `field` likewise
+    OVERLOADED       RESOURCE_EXHAUSTED  no room now; RetryInfo
+    UNAVAILABLE      UNAVAILABLE         nobody can answer now; RetryInfo
+    DRAINING         UNAVAILABLE         this coordinator shuts down, another one answers or goes on
+    with the answer (`resume_from`); RetryInfo
     """
 
     @staticmethod

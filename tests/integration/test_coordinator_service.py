@@ -2,19 +2,25 @@
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import grpc
 import pytest
 from coordinator_server import CoordinatorServer, message, parts_of, token_ids_of
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from grpc_status import rpc_status
 from real_tokenizers import table_tokenizer
 from table_requests import expected, request
-from worker_servers import Cluster, answer
+from worker_servers import Cluster, answer, cluster, target_server
 
+from coordinator.admission import Limits
+from paceline.channel import open_channel
 from paceline.client import Client
 from paceline.errors import InvalidRequest, NotFound, Unavailable
 from paceline.v1 import coordinator_pb2 as pb
 from paceline.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 
+REASONS = {"INVALID_ARGUMENT": "INVALID_REQUEST", "NOT_FOUND": "NOT_FOUND"}
 PROMPT_IDS = [256, *b"the rain in"]
 
 
@@ -140,7 +146,39 @@ async def test_errors_arrive_as_statuses_that_name_the_field(
         await parts_of(stub.Generate(asked))
     assert failure.value.code().name == status
     assert words in (failure.value.details() or "")
+    (info,) = details_of(failure.value)
+    assert (info.domain, info.reason) == ("paceline", REASONS[status])
+    if ":" in words:
+        assert info.metadata["field"] == words.partition(":")[0]
     assert token_ids_of(await parts_of(stub.Generate(message(max_tokens=3))))
+
+
+async def test_who_comes_when_there_is_no_room_is_told_when_to_come_again() -> None:
+    limits = Limits(max_running_requests=1, max_waiting_requests=0)
+    async with cluster([target_server()], limits=limits) as running:
+        await running.until_ready()
+        server = CoordinatorServer(running)
+        await server.start()
+        async with open_channel(server.address) as channel:
+            stub = CoordinatorServiceStub(channel)
+            call = stub.Generate(message(max_tokens=4000))
+            await call.read()
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await parts_of(stub.Generate(message()))
+            call.cancel()
+        info, retry = details_of(failure.value)
+        assert info.reason == "OVERLOADED"
+        assert retry.retry_delay.ToSeconds() == 1
+        await server.kill()
+
+
+def details_of(failure: grpc.aio.AioRpcError) -> list[Any]:
+    """As any client of Google's APIs reads them."""
+    found = []
+    for detail in rpc_status.from_call(failure).details:
+        kind = ErrorInfo if detail.Is(ErrorInfo.DESCRIPTOR) else RetryInfo
+        found.append(kind.FromString(detail.value))
+    return found
 
 
 async def test_a_request_nobody_can_answer_leaves_the_others_alone(
