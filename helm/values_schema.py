@@ -40,6 +40,7 @@ DERIVED_PARTS = ("_file", "redis_", "worker_tls_")
 
 COUNT_OR_SHARE: Schema = {"type": ["integer", "string"], "pattern": "^[0-9]+%$", "minimum": 0}
 QUANTITY = r"^$|^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+SAMPLERS = ("always_on", "always_off", "traceidratio")
 FINER: dict[str, Schema] = {
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "image.pullSecrets": {"items": {"type": "string"}},
@@ -75,6 +76,18 @@ FINER: dict[str, Schema] = {
         },
     },
     "defaults.extraArgs": {"items": {"type": "string"}},
+    "telemetry.endpoint": {"pattern": "^$|^https?://"},
+    "telemetry.protocol": {"enum": ["grpc", "http/protobuf"]},
+    "telemetry.sampler": {
+        "enum": [f"{parent}{own}" for parent in ("", "parentbased_") for own in SAMPLERS]
+    },
+    "telemetry.samplerArg": {"minimum": 0, "maximum": 1},
+    "telemetry.resourceAttributes": {
+        "propertyNames": {"pattern": "^[a-z][a-z0-9_.]*$"},
+        "additionalProperties": {"type": "string", "pattern": r"^[^,;\s]*$"},
+    },
+    "telemetry.logLevel": {"enum": ["debug", "info", "warning", "error"]},
+    "telemetry.logFormat": {"enum": ["json", "text"]},
     "workerDefaults.gpu.count": {"minimum": 0},
     "workerDefaults.cache.sizeLimit": {"pattern": QUANTITY},
     "workerDefaults.sharedMemory": {"pattern": QUANTITY},
@@ -85,9 +98,6 @@ FINER: dict[str, Schema] = {
     "target.tensorParallelSize": {"minimum": 1, "maximum": 64},
     "target.groupKind": {"enum": ["auto", "StatefulSet", "LeaderWorkerSet"]},
     "redis.external.url": {"pattern": "^$|^rediss?(\\+(sentinel|cluster))?://"},
-    "telemetry.endpoint": {"pattern": "^$|^https?://"},
-    "telemetry.protocol": {"enum": ["grpc", "http/protobuf"]},
-    "telemetry.sampleRatio": {"minimum": 0, "maximum": 1},
 }
 """What a default does not say, by the key's path."""
 LISTS_OF_MAPS = {

@@ -1,4 +1,4 @@
-"""Writes what is made of `values.yaml`: `values.schema.json`, and the table of `README.md`.
+"""Writes what is made of `values.yaml`: `values.schema.json`, and the tables of `README.md`.
 
 `make format` runs this; tests/chart/test_values.py compares.
 """
@@ -15,6 +15,11 @@ SCHEMA = FOLDER / "values.schema.json"
 README = FOLDER / "README.md"
 BEGIN = "<!-- values: written by `make format` -->\n"
 END = "<!-- end of values -->\n"
+SETTINGS_OF = {
+    "coordinator.settings": "coordinator",
+    "target.settings": "target",
+    "drafts.<pool>.settings": "drafts",
+}
 
 
 def schema_text() -> str:
@@ -27,17 +32,31 @@ def value_table() -> str:
     keys = described_keys()
     rows = ["| key | default | meaning |", "|---|---|---|"]
     for key in keys:
-        meaning = key.description.replace("|", r"\|")
-        rows.append(f"| `{'.'.join(key.path)}` | {_default(key, keys)} | {meaning} |")
+        path = ".".join(key.path)
+        rows.append(f"| `{path}` | {_default(key, keys)} | {_cell(key.description)} |")
     return "\n".join(rows) + "\n"
 
 
+def settings_tables() -> str:
+    """What `settings` of each block may have."""
+    schema = values_schema()
+    blocks = schema["properties"] | {"drafts": schema["$defs"]["draftPool"]}
+    text = ""
+    for title, name in SETTINGS_OF.items():
+        settings = blocks[name]["properties"]["settings"]["properties"]
+        rows = [f"| `{key}` | {_cell(field['description'])} |" for key, field in settings.items()]
+        text += "\n".join(
+            ("", f"### `{title}`", "", "| setting | meaning |", "|---|---|", *rows, "")
+        )
+    return text
+
+
 def with_table(readme: str) -> str:
-    """The page with the table as it should be."""
+    """The page with the tables as they should be."""
     before, begun, rest = readme.partition(BEGIN)
     _, ended, after = rest.partition(END)
     assert begun and ended, f"README.md lacks the line {BEGIN if not begun else END}"
-    return before + BEGIN + value_table() + END + after
+    return before + BEGIN + value_table() + settings_tables() + END + after
 
 
 def _default(key: Key, keys: list[Key]) -> str:
@@ -49,7 +68,11 @@ def _default(key: Key, keys: list[Key]) -> str:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return text.replace("|", r"\|") if len(text) <= 60 else "see values.yaml"
+    return _cell(text) if len(text) <= 60 else "see values.yaml"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
 
 
 if __name__ == "__main__":

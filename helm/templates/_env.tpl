@@ -57,28 +57,6 @@ told so; that the values say it, too, is checked in _validate.tpl. */}}
 {{- if .root.Values.security.allowUnauthenticated -}}
 {{- $_ := set $env "PACELINE_ALLOW_UNAUTHENTICATED" "true" -}}
 {{- end -}}
-{{- mergeOverwrite $env (include "paceline.telemetryEnv" .root | fromJson) | toJson -}}
-{{- end -}}
-
-{{/* OpenTelemetry's own variables, where there is somewhere to send spans to. */}}
-{{- define "paceline.telemetryEnv" -}}
-{{- $telemetry := .Values.telemetry -}}
-{{- $env := dict -}}
-{{- if $telemetry.endpoint -}}
-{{- $field := dict "POD_NAME" "metadata.name" "POD_UID" "metadata.uid" "NODE_NAME" "spec.nodeName" -}}
-{{- range $name, $path := $field -}}
-{{- $_ := set $env $name (dict "valueFrom" (dict "fieldRef" (dict "fieldPath" $path))) -}}
-{{- end -}}
-{{- $_ := set $env "OTEL_EXPORTER_OTLP_ENDPOINT" $telemetry.endpoint -}}
-{{- $_ := set $env "OTEL_EXPORTER_OTLP_PROTOCOL" $telemetry.protocol -}}
-{{- $_ := set $env "OTEL_TRACES_SAMPLER" "parentbased_traceidratio" -}}
-{{- $_ := set $env "OTEL_TRACES_SAMPLER_ARG" (include "paceline.text" $telemetry.sampleRatio) -}}
-{{- $_ := set $env "OTEL_RESOURCE_ATTRIBUTES" (printf "k8s.namespace.name=%s,k8s.pod.name=$(POD_NAME),k8s.pod.uid=$(POD_UID),k8s.node.name=$(NODE_NAME)" .Release.Namespace) -}}
-{{- with $telemetry.headers.existingSecret -}}
-{{- $reference := dict "name" . "key" $telemetry.headers.key -}}
-{{- $_ := set $env "OTEL_EXPORTER_OTLP_HEADERS" (dict "valueFrom" (dict "secretKeyRef" $reference)) -}}
-{{- end -}}
-{{- end -}}
 {{- $env | toJson -}}
 {{- end -}}
 

@@ -75,7 +75,7 @@ command:
 args:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- $env := mergeOverwrite (deepCopy (dig "env" dict (.group | default dict))) $workload.env -}}
+{{- $env := mergeOverwrite (include "paceline.telemetryEnv" . | fromJson) (deepCopy (dig "env" dict (.group | default dict))) $workload.env -}}
 {{- with include "paceline.env" $env | trim }}
 env:
   {{- . | nindent 2 }}

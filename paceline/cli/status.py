@@ -30,7 +30,8 @@ def status(
 
 
 def _print(found: dict[str, Any]) -> None:
-    terminal.results.print("ready" if found["ready"] else f"not ready: {found['reason']}")
+    state = "ready" if found["ready"] else f"not ready: {found['reason']}"
+    terminal.results.print(state, soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for title in ("worker", "address", "state", "sequences", "what", "numerics"):
         table.add_column(title, justify="right" if title == "sequences" else "left")
@@ -46,7 +47,7 @@ def _print(found: dict[str, Any]) -> None:
     terminal.results.print(table)
     _print_sources(found.get("sources", []))
     for drafter in dict.fromkeys(_drafter(w) for w in found["workers"] if w["role"] == "draft"):
-        terminal.results.print(f"drafter: {drafter}", soft_wrap=True, markup=False)
+        terminal.results.print(f"drafter: {drafter}", soft_wrap=True)
     stats = found["stats"]
     num_drafts = stats["num_draft_tokens"]
     for title, value in (
@@ -67,7 +68,7 @@ def _print(found: dict[str, Any]) -> None:
             or "none",
         ),
     ):
-        terminal.results.print(f"{title}: {value}", soft_wrap=True, markup=False)
+        terminal.results.print(f"{title}: {value}", soft_wrap=True)
 
 
 def _print_sources(sources: list[dict[str, Any]]) -> None:
@@ -84,7 +85,6 @@ def _print_sources(sources: list[dict[str, Any]]) -> None:
             f"{source['source']}: {number}, {heard}"
             + (f"; {source['problem']}" if source["problem"] else ""),
             soft_wrap=True,
-            markup=False,
         )
 
 

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from paceline.cli.api import Answer
 
-messages = Console(stderr=True, highlight=False)
+messages = Console(stderr=True, highlight=False, markup=False)
 """Progress, figures and errors."""
 
-results = Console(highlight=False)
+results = Console(highlight=False, markup=False)
 """What was asked for."""
 
 
@@ -27,7 +27,7 @@ def write_answer(text: str) -> None:
 
 def say(text: str, style: str = "") -> None:
     """Print a sentence."""
-    messages.print(text, style=style, soft_wrap=True, markup=False)
+    messages.print(text, style=style, soft_wrap=True)
 
 
 def print_figures(columns: Sequence[tuple[str, Answer]]) -> None:

@@ -1,9 +1,11 @@
 """Who finds whom, and who may reach whom."""
 
+from pathlib import Path
+
 import pytest
 
 from paceline.workers.discovery.source_names import KubernetesSource, parse_source
-from tests.chart.rendering import env_of, needs_helm, render
+from tests.chart.rendering import CHART, env_of, needs_helm, render
 
 pytestmark = needs_helm
 
@@ -66,7 +68,7 @@ def test_every_pod_is_closed_but_to_those_who_need_it() -> None:
     assert set(policies) == set(pods)
     for name, policy in policies.items():
         assert matches(policy["podSelector"]["matchLabels"], pods[name]["metadata"]["labels"])
-        assert policy["policyTypes"] == ["Ingress"]
+        assert "Ingress" in policy["policyTypes"]
         for rule in policy["ingress"]:
             assert rule["ports"] and rule["from"]
             ports = {port["port"] for port in rule["ports"]}
@@ -75,3 +77,18 @@ def test_every_pod_is_closed_but_to_those_who_need_it() -> None:
             elif ports != {"metrics"}:
                 (peer,) = rule["from"]
                 assert matches(COORDINATOR, peer["podSelector"]["matchLabels"])
+
+
+def test_redis_connects_to_nobody() -> None:
+    policy = render().one("NetworkPolicy", "paceline-redis")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"] and policy["egress"] == []
+
+
+def test_ports_of_grpc_say_that_they_speak_in_the_clear_only_where_they_do() -> None:
+    def protocols(*files: Path) -> set[str | None]:
+        services = render(files=files).of_kind("Service")
+        ports = [port for service in services for port in service["spec"]["ports"]]
+        return {port.get("appProtocol") for port in ports if port["name"] == "grpc"}
+
+    assert protocols() == {"kubernetes.io/h2c"}
+    assert protocols(CHART / "ci" / "tls-values.yaml") == {None}
