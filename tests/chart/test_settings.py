@@ -124,19 +124,6 @@ def test_another_redis_is_reached_as_the_values_say() -> None:
     assert env["PACELINE_REDIS_TLS_CERTIFICATE_FILE"] == "/etc/paceline/redis-tls/tls.crt"
 
 
-def test_traces_name_the_pod_they_are_from() -> None:
-    pod = pods_of("full")["paceline-full-coordinator"]
-    names = [item["name"] for item in pod["spec"]["containers"][0]["env"]]
-    env = env_of(pod)
-    assert "k8s.pod.name=$(POD_NAME)" in env["OTEL_RESOURCE_ATTRIBUTES"]
-    # What a text refers to has to stand before it.
-    assert names.index("POD_NAME") < names.index("OTEL_RESOURCE_ATTRIBUTES")
-    assert env["OTEL_TRACES_SAMPLER_ARG"] == "0.05"
-    assert env["OTEL_EXPORTER_OTLP_HEADERS"] == {
-        "secretKeyRef": {"name": "collector", "key": "otlp"}
-    }
-
-
 def test_drafters_that_run_the_targets_model_are_told_which_it_is() -> None:
     pods = pods_of("ranks")
     target = env_of(pods["paceline-target-0"])["PACELINE_MODEL"]

@@ -10,7 +10,7 @@ from tests.chart.rendering import Refused, env_of, needs_helm, render
 
 pytestmark = needs_helm
 
-OURS = ["coordinator", "draft-suffix", "target"]
+OURS = ["coordinator", "draft-default", "target"]
 TRACED: dict[str, Any] = {
     "telemetry": {
         "endpoint": "http://collector:4317",
