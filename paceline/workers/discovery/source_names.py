@@ -90,6 +90,12 @@ def _dns(text: str) -> DnsSource:
     if name == text or "/" in name or not _has_port(name):
         raise ValueError("should be dns:///name:port, with a number as the port")
     host, _, port = name.rpartition(":")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError(
+            f"should have a name of parts of 1 to 63 letters behind dns:///, not {host!r}"
+        ) from None
     return DnsSource(host, int(port))
 
 
