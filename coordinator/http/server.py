@@ -13,13 +13,15 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coordinator.http.errors import Problem
 from paceline.addresses import with_port
-from paceline.errors import InvalidConfig
+from paceline.errors import Draining, InvalidConfig
 
 STOP_GRACE_S = 2
 """How long answers that have ended may take to get to their clients."""
 
 _CLOSE = (b"connection", b"close")
+_TOO_LATE = Problem.of(Draining("the coordinator shut down before the request was complete"))
 
 
 class HttpServer:
@@ -68,12 +70,24 @@ class HttpServer:
             await self._task
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
         async def send_and_close(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], _CLOSE]}
+                has_begun = True
+                if self._is_draining:
+                    message = {**message, "headers": [*message["headers"], _CLOSE]}
             await send(message)
 
-        await self._app(scope, receive, send_and_close if self._is_draining else send)
+        try:
+            await self._app(scope, receive, send_and_close)
+        except asyncio.CancelledError:
+            # The end of `STOP_GRACE_S`; whoever is still sending a request is told so.
+            if not self._is_draining:
+                raise
+            if scope["type"] == "http" and not has_begun:
+                await _TOO_LATE.response()(scope, receive, send_and_close)
 
 
 class _Server(uvicorn.Server):

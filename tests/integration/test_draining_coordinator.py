@@ -178,3 +178,21 @@ async def test_idle_connections_are_closed_at_once(target: WorkerServer) -> None
         leaving.http.drain()
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
+
+
+async def test_a_client_that_is_still_sending_its_request_at_the_end_is_sent_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("coordinator.http.server.STOP_GRACE_S", 0.1)
+    async with coordinator([]) as leaving:
+        reader, writer = await asyncio.open_connection("127.0.0.1", leaving.http.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n")
+        writer.write(b"content-type: application/json\r\nexpect: 100-continue\r\n\r\n")
+        assert b"100 Continue" in await reader.readline()
+        leaving.http.drain()
+        await leaving.http.stop()
+        said = await asyncio.wait_for(reader.read(), 10)
+        assert b"503 Service Unavailable" in said
+        assert b"the coordinator shut down before the request was complete" in said
+        assert "Traceback" not in caplog.text
+        writer.close()
