@@ -40,6 +40,9 @@ DERIVED_PARTS = ("_file", "redis_", "worker_tls_")
 
 COUNT_OR_SHARE: Schema = {"type": ["integer", "string"], "pattern": "^[0-9]+%$", "minimum": 0}
 QUANTITY = r"^$|^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+AMOUNT: Schema = {"type": "number", "minimum": 0}
+AUTO: Schema = {"type": ["boolean", "string"], "enum": ["auto", True, False]}
+SECONDS = "^[0-9]+(ms|s|m)$"
 SAMPLERS = ("always_on", "always_off", "traceidratio")
 FINER: dict[str, Schema] = {
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
@@ -76,6 +79,30 @@ FINER: dict[str, Schema] = {
         },
     },
     "defaults.extraArgs": {"items": {"type": "string"}},
+    "monitoring.monitors.enabled": AUTO,
+    "monitoring.monitors.interval": {"pattern": SECONDS},
+    "monitoring.monitors.scrapeTimeout": {"pattern": SECONDS},
+    "monitoring.rules.enabled": AUTO,
+    "monitoring.dashboards.enabled": AUTO,
+    "autoscaling.hpa.metricType": {"enum": ["Pods", "External"]},
+    "autoscaling.keda.serverAddress": {"pattern": "^$|^https?://"},
+    "autoscaling.keda.authenticationRef.kind": {
+        "enum": ["TriggerAuthentication", "ClusterTriggerAuthentication"]
+    },
+    "autoscaling.keda.pollingInterval": {"minimum": 1},
+    "autoscaling.keda.cooldownPeriod": {"minimum": 0},
+    "defaults.autoscaling.type": {"enum": ["none", "hpa", "keda"]},
+    "defaults.autoscaling.minReplicas": {"minimum": 0},
+    "defaults.autoscaling.maxReplicas": {"minimum": 1},
+    "defaults.autoscaling.targets.streams": AMOUNT,
+    "defaults.autoscaling.targets.verifyWaitSeconds": AMOUNT,
+    "defaults.autoscaling.targets.kvUsage": AMOUNT | {"maximum": 1},
+    "defaults.autoscaling.targets.proposalsWaiting": AMOUNT,
+    "defaults.autoscaling.targets.busyShare": AMOUNT | {"maximum": 1},
+    "defaults.autoscaling.behavior": {
+        "additionalProperties": False,
+        "properties": {"scaleUp": {"type": "object"}, "scaleDown": {"type": "object"}},
+    },
     "telemetry.endpoint": {"pattern": "^$|^https?://"},
     "telemetry.protocol": {"enum": ["grpc", "http/protobuf"]},
     "telemetry.sampler": {
@@ -103,9 +130,12 @@ FINER: dict[str, Schema] = {
 LISTS_OF_MAPS = {
     "tolerations", "topologySpreadConstraints", "extraEnvFrom", "extraVolumes",
     "extraVolumeMounts", "extraContainers", "extraInitContainers", "extraManifests",
-    "clients", "prometheus",
+    "clients", "prometheus", "extraMetrics", "relabelings", "metricRelabelings",
 }  # fmt: skip
-LABELS = {"commonLabels", "annotations", "labels", "podLabels", "podAnnotations", "nodeSelector"}
+LABELS = {
+    "commonLabels", "annotations", "labels", "podLabels", "podAnnotations", "nodeSelector",
+    "seriesLabels",
+}  # fmt: skip
 POOL_NAME = "^[a-z]([-a-z0-9]{0,13}[a-z0-9])?$"
 
 

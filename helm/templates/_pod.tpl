@@ -29,7 +29,7 @@ metadata:
     {{- with $block.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  {{- with $block.podAnnotations }}
+  {{- with mergeOverwrite (include "paceline.scrapeAnnotations" . | fromYaml) $block.podAnnotations }}
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}

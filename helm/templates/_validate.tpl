@@ -3,6 +3,7 @@
 {{- include "paceline.validateSecurity" . -}}
 {{- include "paceline.validateRedis" . -}}
 {{- include "paceline.validateTarget" . -}}
+{{- include "paceline.validateMonitoring" . -}}
 {{- range (include "paceline.workloads" . | fromJson).list -}}
 {{- $key := ternary (printf "drafts.%s" .pool) .role (eq .role "draft") -}}
 {{- $strategy := .block.updateStrategy -}}
@@ -12,6 +13,8 @@
 {{- if and (ne .role "coordinator") (ne .block.service.type "ClusterIP") -}}
 {{- fail (printf "%s.service.type is %s, and only the coordinator is for others to reach; expected ClusterIP" $key .block.service.type) -}}
 {{- end -}}
+{{- $given := ternary (get $.Values.drafts .pool) (get $.Values .role) (eq .role "draft") -}}
+{{- include "paceline.validateAutoscaling" (dict "key" $key "workload" . "given" $given "groupKind" (include "paceline.groupKind" $) "keda" $.Values.autoscaling.keda) -}}
 {{- if eq .role "draft" -}}
 {{- include "paceline.validateDraft" (dict "root" $ "key" $key "block" .block) -}}
 {{- end -}}

@@ -1,4 +1,5 @@
-"""What Kubernetes itself says of objects: the schemas of its versions, strict, read once each."""
+"""What Kubernetes itself says of objects: the schemas of its versions, strict, read once each. Of
+objects that others define: `custom_schemas`."""
 
 from functools import cache
 from typing import Any
@@ -7,6 +8,7 @@ from jsonschema import Draft202012Validator
 from kubernetes_validate.utils import all_versions, schema_contents
 from referencing import Registry, Resource
 
+from tests.chart.custom_schemas import CUSTOM
 from tests.chart.rendering import Object
 
 FIRST = "1.29"
@@ -33,6 +35,8 @@ def faults_of(item: Object, version: str) -> list[str]:
 
 @cache
 def _validator(version: str, kind: str, api: str) -> Draft202012Validator:
+    if (api, kind) in CUSTOM:
+        return Draft202012Validator(CUSTOM[api, kind])
     group, _, number = api.rpartition("/")
     file = "-".join(filter(None, (kind.lower(), group.partition(".")[0], number)))
     schema = schema_contents(f"kubernetes-json-schema/v{version}-local-strict/{file}.json", version)
