@@ -11,6 +11,7 @@ from coordinator.generator import Generator
 from coordinator.http.app import create_app
 from coordinator.http.server import HttpServer
 from coordinator.metrics import Metrics
+from coordinator.redis_access import access_to_redis
 from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
 from coordinator.session_store import open_session_store
 from coordinator.worker_access import access_to_workers
@@ -28,7 +29,9 @@ async def serve(settings: CoordinatorSettings) -> None:
     """Run until a signal, then until the running answers have ended."""
     tracer = start_tracing("paceline-coordinator")
     metrics = Metrics()
-    store = await open_session_store(settings.redis_url, watch=metrics.store_called)
+    store = await open_session_store(
+        settings.redis_url, watch=metrics.store_called, access=access_to_redis(settings)
+    )
     security = ServerSecurity.of(settings)
     pool = WorkerPool(settings.targets, settings.drafts, access_to_workers(settings))
     limits = Limits(

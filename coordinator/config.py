@@ -4,13 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from coordinator.redis_access import RedisSettings
 from coordinator.worker_access import WorkerAccessSettings
 from paceline.config import Count, Port
 from paceline.security_settings import SecuritySettings
 from paceline.workers.discovery.source_names import SourceName
 
 
-class CoordinatorSettings(WorkerAccessSettings, SecuritySettings):
+class CoordinatorSettings(RedisSettings, WorkerAccessSettings, SecuritySettings):
     """Paceline coordinator: takes requests and runs the rounds between draft and target."""
 
     targets: Annotated[tuple[SourceName, ...], Field(min_length=1)]
@@ -31,9 +32,6 @@ class CoordinatorSettings(WorkerAccessSettings, SecuritySettings):
     """Which drafts become text, for requests that leave it open. `coupled`: the text of a seed is
     what the target alone says. `rejection` and `block` accept more at high temperatures and keep
     the law of the text, not the text."""
-
-    redis_url: str = ""
-    """Where sessions are recorded, `redis://host:port/db`. Empty: in memory only."""
 
     max_running_requests: Count = 64
     """Requests decoded at the same time; more wait."""

@@ -15,6 +15,8 @@ from coordinator.generator import Generator
 from coordinator.http.app import create_app
 from coordinator.http.server import HttpServer
 from coordinator.metrics import Metrics
+from coordinator.redis_access import PLAIN as NOTHING_SHOWN
+from coordinator.redis_access import RedisAccess
 from coordinator.servicer import SERVICE_NAME, CoordinatorServicer
 from coordinator.session_store import open_session_store
 from paceline.channel import PLAIN, Access
@@ -50,11 +52,12 @@ async def coordinator(
     targets: Sequence[WorkerServer],
     *,
     redis_url: str = "",
+    redis_access: RedisAccess = NOTHING_SHOWN,
     security: ServerSecurity = OPEN,
     access: Access = PLAIN,
 ) -> AsyncIterator[Coordinator]:
     """One of these targets; it is ready when it has their tokenizer."""
-    store = await open_session_store(redis_url)
+    store = await open_session_store(redis_url, access=redis_access)
     pool = WorkerPool([target.address for target in targets], [], access)
     pool.start()
     generator = Generator(pool, store, Metrics(), Limits())

@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+from ports import HOST, number_of, reserve_port
 
 from paceline.cli.readiness import GrpcProbe
 from paceline.cli.supervisor import Child, ChildSpec, Supervisor
 from paceline.config import child_environment
 
-HOST = "127.0.0.1"
 START_TIMEOUT_S = 240.0
 CONNECT_TIMEOUT_S = 20.0
 GRACE_S = 10.0
@@ -189,17 +189,9 @@ class Processes:
         return Worker(self._supervisor, spec, child, probe, metrics, role, address)
 
     def port(self) -> int:
-        """A port of our own to the end, also while none of our processes listens on it.
-
-        A socket that is bound to it and does not listen keeps it from everybody who takes any free
-        one, and not from a server, which asks for it with SO_REUSEADDR as we do.
-        """
-        server = socket.socket()
-        self._reserved.append(server)
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind((HOST, 0))
-        port: int = server.getsockname()[1]
-        return port
+        """A port of our own to the end, also while none of our processes listens on it."""
+        self._reserved.append(reserve_port())
+        return number_of(self._reserved[-1])
 
     def _spec(self, module: str, values: dict[str, Any]) -> ChildSpec:
         self._num_started += 1

@@ -1,6 +1,7 @@
 """A whole service of real processes with TLS, keys and mTLS to its workers, as settings make it."""
 
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import httpx
 import pytest
 from authority import Authority
 from conftest import TABLE
-from processes import HOST, Processes
+from ports import HOST, number_of, reserve_port
+from processes import Processes
+from redis_server import ManagedRedis, tls_options
 
 from paceline.cli.readiness import GrpcProbe
 from paceline.client import Client, GenerateRequest
@@ -16,17 +19,33 @@ from paceline.client import Client, GenerateRequest
 pytestmark = pytest.mark.timeout(120)
 
 KEY, WORKER_KEY = "the-key-of-a-caller", "the-key-of-coordinators"
+REDIS_PASSWORD = "the-password-of-redis"
 BODY: dict[str, Any] = {"prompt": "Once", "max_tokens": 20, "temperature": 0, "ignore_eos": True}
 
 
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def redis_port(authority: Authority) -> Iterator[int]:
+    """Of a Redis that speaks TLS and asks for a certificate and a password."""
+    options = tls_options(authority, authority.issue("redis", HOST))
+    with reserve_port() as reserved:
+        port = number_of(reserved)
+        with ManagedRedis(bind=HOST, tls_port=port, requirepass=REDIS_PASSWORD, **options):
+            yield port
+
+
 async def test_settings_alone_make_a_service_that_only_its_callers_reach(
-    processes: Processes, tmp_path: Path
+    processes: Processes, authority: Authority, redis_port: int, tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path)
     shown = authority.issue("server", HOST)
     own = authority.issue("coordinator", "coordinator.svc")
     (tmp_path / "keys").write_text(f"somebody: {KEY}\n")
     (tmp_path / "worker-key").write_text(WORKER_KEY)
+    (tmp_path / "redis-password").write_text(REDIS_PASSWORD)
     tls = {"tls_certificate_file": shown.certificate, "tls_private_key_file": shown.private_key}
     health_port, target_health_port = processes.port(), processes.port()
     target = processes.target(
@@ -40,6 +59,11 @@ async def test_settings_alone_make_a_service_that_only_its_callers_reach(
     coordinator = processes.coordinator(
         [target],
         [],
+        f"rediss://{HOST}:{redis_port}",
+        redis_password_file=tmp_path / "redis-password",
+        redis_tls_ca_file=authority.ca_file,
+        redis_tls_certificate_file=own.certificate,
+        redis_tls_private_key_file=own.private_key,
         api_keys_file=tmp_path / "keys",
         worker_api_key_file=tmp_path / "worker-key",
         worker_tls_ca_file=authority.ca_file,
@@ -66,6 +90,8 @@ async def test_settings_alone_make_a_service_that_only_its_callers_reach(
         assert answer.status_code == 200, answer.text
         text = "".join([part.text async for part in client.generate(GenerateRequest(**BODY))])
         assert answer.json()["choices"][0]["text"] == text != ""
+        status = await http.get("/status", headers=headers)
+        assert status.json()["session_store"] == "redis"
     for service in (coordinator, target):
         service.stop()
         assert service.child.process.returncode == 0

