@@ -1,7 +1,8 @@
 """How gRPC channels and servers are set up, so that both ends agree.
 
 Keepalive finds a peer that is gone or stopped within seconds (its TCP connection may stay up for
-hours); message sizes are bounded by one constant.
+hours): workers that a coordinator would wait for, and coordinators whose sequences a worker would
+hold. Message sizes are bounded by one constant.
 """
 
 from typing import Any
@@ -21,6 +22,10 @@ KEEPALIVE_TIMEOUT_MS = 5_000
 _COMMON_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # What ends the connection in the end; left out, it is a minute whatever the other one says.
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
@@ -34,8 +39,6 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     *_COMMON_OPTIONS,
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     # `http_proxy` is meant for the web; few such proxies let other ports through.
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
