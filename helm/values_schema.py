@@ -130,12 +130,12 @@ FINER: dict[str, Schema] = {
 LISTS_OF_MAPS = {
     "tolerations", "topologySpreadConstraints", "extraEnvFrom", "extraVolumes",
     "extraVolumeMounts", "extraContainers", "extraInitContainers", "extraManifests",
-    "clients", "prometheus", "extraMetrics", "relabelings", "metricRelabelings",
+    "clients", "prometheus", "rules", "extraMetrics", "relabelings", "metricRelabelings",
 }  # fmt: skip
-LABELS = {
-    "commonLabels", "annotations", "labels", "podLabels", "podAnnotations", "nodeSelector",
-    "seriesLabels",
-}  # fmt: skip
+TEXTS = {"annotations", "podAnnotations", "nodeSelector", "seriesLabels"}
+LABELS = {"commonLabels", "labels", "podLabels"}
+"""Of objects and pods: those by which they are found are not for values to change."""
+OUR_LABELS: Schema = {"not": {"pattern": "^(app\\.kubernetes\\.io/|helm\\.sh/|paceline-)"}}
 POOL_NAME = "^[a-z]([-a-z0-9]{0,13}[a-z0-9])?$"
 
 
@@ -194,8 +194,10 @@ def _schema_of(key: Key, keys: list[Key]) -> Schema:
     if any(other.path[:-1] == key.path for other in keys) or key.path[0] == name in WORKLOADS:
         return _closed(key.description)
     schema: Schema = {"type": _type_of(key.default), "description": key.description}
-    if schema["type"] == "object" and name in LABELS:
+    if name in TEXTS | LABELS:
         schema["additionalProperties"] = {"type": "string"}
+    if name in LABELS:
+        schema["propertyNames"] = OUR_LABELS
     if schema["type"] == "array" and name in LISTS_OF_MAPS:
         schema["items"] = {"type": "object"}
     return schema | FINER.get(dotted, {})

@@ -79,6 +79,23 @@ def test_every_pod_is_closed_but_to_those_who_need_it() -> None:
                 assert matches(COORDINATOR, peer["podSelector"]["matchLabels"])
 
 
+def test_with_egress_closed_the_coordinator_still_reaches_all_that_it_needs() -> None:
+    manifests = render({"networkPolicy": {"egress": {"enabled": True, "rules": []}}})
+    pods = dict(manifests.pods())
+    policies = {name: manifests.one("NetworkPolicy", name)["spec"] for name in pods}
+    reached: dict[str, set[str]] = {name: set() for name in pods}
+    for rule in policies["paceline-coordinator"]["egress"][1:]:
+        (peer,) = rule["to"]
+        for name, pod in pods.items():
+            if matches(peer["podSelector"]["matchLabels"], pod["metadata"]["labels"]):
+                reached[name] |= {port["port"] for port in rule["ports"]}
+    workers = {"paceline-target": {"grpc"}, "paceline-draft-default": {"grpc"}}
+    assert reached == {**workers, "paceline-redis": {"redis"}, "paceline-coordinator": set()}
+    for name in workers:
+        (dns,) = policies[name]["egress"]
+        assert {port["port"] for port in dns["ports"]} == {53}
+
+
 def test_redis_connects_to_nobody() -> None:
     policy = render().one("NetworkPolicy", "paceline-redis")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"] and policy["egress"] == []

@@ -52,6 +52,17 @@ def test_the_schema_is_a_valid_one_that_describes_every_key() -> None:
     }
 
 
+def test_every_block_of_a_workload_has_the_same_keys() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    blocks = schema["properties"]
+    shared = set(blocks["defaults"]["properties"])
+    for_workers = shared | set(blocks["workerDefaults"]["properties"])
+    assert shared < set(blocks["coordinator"]["properties"])
+    assert shared < set(blocks["redis"]["properties"])
+    assert for_workers < set(blocks["target"]["properties"])
+    assert for_workers < set(schema["$defs"]["draftPool"]["properties"])
+
+
 @pytest.mark.parametrize("block", sorted(SETTINGS))
 def test_every_setting_of_a_service_is_a_value_or_derived_from_values(block: str) -> None:
     schema = json.loads(SCHEMA.read_text())
@@ -75,6 +86,8 @@ def test_every_setting_of_a_service_is_a_value_or_derived_from_values(block: str
         ({"drafts": {"Upper_case": {}}}, "Upper_case"),
         ({"defaults": {"replicas": -1}}, "/defaults/replicas"),
         ({"coordinator": {"gpu": {"count": 1}}}, "gpu"),
+        ({"defaults": {"podLabels": {"paceline-pool": "x"}}}, "paceline-pool"),
+        ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name"),
         ({"redis": {"external": {"url": "http://x"}}}, "/redis/external/url"),
         ({"coordinator": {"extraEnv": {"A": {"value": "x"}}}}, "/coordinator/extraEnv/A"),
     ],
