@@ -28,7 +28,7 @@ from paceline.config import read_settings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from prometheus_server import ManagedPrometheus  # noqa: E402
+from prometheus_server import ManagedPrometheus, static_jobs  # noqa: E402
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
@@ -52,7 +52,9 @@ def main() -> None:
     with local_service(settings, terminal.messages) as service:
         addresses = [urlsplit(url).netloc for url in service.metrics_urls]
         jobs = {"coordinator": addresses[:1], "workers": addresses[1:]}
-        with ManagedPrometheus(jobs, sorted((ROOT / "helm" / "rules").glob("*.yaml"))) as server:
+        with ManagedPrometheus(
+            static_jobs(jobs), sorted((ROOT / "helm" / "rules").glob("*.yaml"))
+        ) as server:
             start = time.time()
             terminal.say(f"Asking for {options.seconds} s, {options.concurrency} at a time")
             with ThreadPoolExecutor(options.concurrency) as pool:

@@ -17,6 +17,8 @@ from typing import Any, Self
 import httpx
 import pytest
 
+Config = dict[str, Any]
+
 START_TIMEOUT_S = 60.0
 needs_prometheus = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")),
@@ -32,13 +34,27 @@ def promtool(*arguments: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def static_jobs(jobs: Mapping[str, Sequence[str]]) -> list[Config]:
+    """Scrape configurations of jobs: names to addresses (`host:port`) that serve `/metrics`."""
+    return [
+        {
+            "job_name": job,
+            "static_configs": [
+                # As Kubernetes' discovery would name them.
+                {"targets": [address], "labels": {"namespace": "test", "pod": f"{job}-{n}"}}
+                for n, address in enumerate(addresses)
+            ],
+        }
+        for job, addresses in jobs.items()
+    ]
+
+
 class ManagedPrometheus:
     """A context manager: the server runs inside, scrapes every second, and is gone behind it."""
 
     def __init__(
-        self, jobs: Mapping[str, Sequence[str]], rules: Sequence[Path] = (), pace_s: int = 1
+        self, scrape_configs: Sequence[Config], rules: Sequence[Path] = (), pace_s: int = 1
     ) -> None:
-        """`jobs`: names to addresses (`host:port`) that serve `/metrics`."""
         self._directory = Path(tempfile.mkdtemp(prefix="prometheus-"))
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -46,17 +62,7 @@ class ManagedPrometheus:
         config = {
             "global": {"scrape_interval": f"{pace_s}s", "evaluation_interval": f"{pace_s}s"},
             "rule_files": [str(path) for path in rules],
-            "scrape_configs": [
-                {
-                    "job_name": job,
-                    "static_configs": [
-                        # As Kubernetes' discovery would name them.
-                        {"targets": [address], "labels": {"namespace": "test", "pod": f"{job}-{n}"}}
-                        for n, address in enumerate(addresses)
-                    ],
-                }
-                for job, addresses in jobs.items()
-            ],
+            "scrape_configs": scrape_configs,
         }
         # JSON is YAML.
         (self._directory / "prometheus.yml").write_text(json.dumps(config))

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from tests.chart.kubernetes_schemas import VERSIONS, faults_of
-from tests.chart.rendering import CHART, Manifests, Object, Refused, needs_helm, render
+from tests.chart.rendering import CHART, Manifests, Refused, needs_helm, render
+from tests.chart.scrape_configs import endpoint_of
 
 pytestmark = needs_helm
 
@@ -29,13 +30,6 @@ def made(manifests: Manifests) -> set[str]:
     return {
         item["kind"] for item in manifests.of_kind(*MADE) if "smoke" not in item["metadata"]["name"]
     }
-
-
-def endpoint(item: Object) -> Object:
-    spec = item["spec"]
-    (found,) = spec.get("endpoints") or spec["podMetricsEndpoints"]
-    assert isinstance(found, dict)
-    return found
 
 
 def switched(to: bool) -> dict[str, Any]:
@@ -66,14 +60,16 @@ def test_every_pod_of_ours_is_scraped_by_exactly_one_monitor_on_a_port_that_it_h
         (name,) = [
             name for name, pod in manifests.pods() if selector <= pod["metadata"]["labels"].items()
         ]
-        found[name] = endpoint(monitor)["port"]
+        found[name] = endpoint_of(monitor)["port"]
     (monitor,) = manifests.of_kind("ServiceMonitor")
     selector = monitor["spec"]["selector"]["matchLabels"].items()
     (name,) = [
         name for name, item in services.items() if selector <= item["metadata"]["labels"].items()
     ]
-    assert endpoint(monitor)["port"] in {port["name"] for port in services[name]["spec"]["ports"]}
-    found[name] = endpoint(monitor)["port"]
+    assert endpoint_of(monitor)["port"] in {
+        port["name"] for port in services[name]["spec"]["ports"]
+    }
+    found[name] = endpoint_of(monitor)["port"]
     assert found == {**dict.fromkeys(WORKERS, "metrics"), "paceline-coordinator": "http"}
     for name, pod in manifests.pods():
         if name in WORKERS:
@@ -95,19 +91,19 @@ def test_prometheus_may_reach_the_ports_that_the_monitors_name() -> None:
                 for peer in rule["from"]
             )
         ]
-        assert ports == [endpoint(monitor)["port"]]
+        assert ports == [endpoint_of(monitor)["port"]]
         assert policy["policyTypes"] == ["Ingress"], "what goes out, traces among it, is free"
 
 
 def test_no_label_of_a_target_pushes_a_label_of_a_metric_aside() -> None:
     for monitor in monitored().of_kind("ServiceMonitor", "PodMonitor"):
-        relabelings = endpoint(monitor)["relabelings"]
+        relabelings = endpoint_of(monitor)["relabelings"]
         given = {item["targetLabel"]: item["replacement"] for item in relabelings[:2]
                  if "targetLabel" in item}  # fmt: skip
         assert given["job"] == monitor["metadata"]["name"]
         assert set(given) <= {"job", "pool"}
     (monitor,) = monitored().of_kind("ServiceMonitor")
-    assert {"action": "labeldrop", "regex": "service"} in endpoint(monitor)["relabelings"]
+    assert {"action": "labeldrop", "regex": "service"} in endpoint_of(monitor)["relabelings"]
 
 
 def test_the_coordinator_with_tls_is_scraped_with_the_authority_of_its_secret() -> None:
@@ -117,8 +113,8 @@ def test_the_coordinator_with_tls_is_scraped_with_the_authority_of_its_secret() 
         monitored({"security": security})
     mine = {"monitors": {"clientSecret": "mine"}}
     (monitor,) = monitored({"security": security, "monitoring": mine}).of_kind("ServiceMonitor")
-    assert endpoint(monitor)["scheme"] == "https"
-    assert endpoint(monitor)["tlsConfig"] == {
+    assert endpoint_of(monitor)["scheme"] == "https"
+    assert endpoint_of(monitor)["tlsConfig"] == {
         "serverName": "paceline-coordinator.demo.svc",
         "ca": {"secret": {"name": "tls", "key": "ca.crt"}},
         "cert": {"secret": {"name": "mine", "key": "tls.crt"}},

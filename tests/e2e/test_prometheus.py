@@ -5,22 +5,27 @@ and Redis stopped, and they are looked at again.
 """
 
 import asyncio
-import json
-import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import yaml
 from answers import Body, ask, ask_all, drafts, grpc_request
 from conftest import TABLE
 from observed import is_idle, metrics, soon
 from processes import Processes, Service, Stack
 from prometheus_client.openmetrics import parser as openmetrics
-from prometheus_server import ManagedPrometheus, needs_prometheus
+from prometheus_server import ManagedPrometheus, needs_prometheus, static_jobs
+from queries import (
+    DASHBOARDS,
+    NOT_HERE,
+    RULES,
+    is_broken,
+    queries,
+    rules,
+    until_answered,
+    without_limits,
+)
 from redis_server import ManagedRedis
 from scraping import Samples, samples_of, total
 
@@ -28,14 +33,7 @@ from paceline.client import Client
 
 pytestmark = [needs_prometheus, pytest.mark.timeout(300)]
 
-ROOT = Path(__file__).resolve().parents[2]
-RULES = sorted((ROOT / "helm" / "rules").glob("*.yaml"))
-DASHBOARDS = sorted((ROOT / "helm" / "dashboards").glob("*.json"))
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
-NOT_HERE = "paceline_discovery_age_seconds"
-"""Addresses are fixed here."""
-ONLY_WHEN_BROKEN = ("paceline_draft_failures_total", "paceline_session_store_errors_total")
-"""Their labels are known when something has failed."""
 COUNTERS = '{__name__=~"paceline_.+_(total|count|sum|bucket)",job=~"coordinator|target"}'
 BODIES: list[Body] = [
     {
@@ -73,58 +71,13 @@ def prometheus(stack: Stack) -> Iterator[ManagedPrometheus]:
         "target": [stack.target.metrics_address],
         "draft": [draft.metrics_address for draft in stack.drafts.values()],
     }
-    with ManagedPrometheus(jobs, RULES) as prometheus:
+    with ManagedPrometheus(static_jobs(jobs), RULES) as prometheus:
         yield prometheus
-
-
-def queries(path: Path) -> list[str]:
-    """Of the panels and variables of a dashboard, as Grafana would fill them in."""
-    dashboard = json.loads(path.read_text())
-    found = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    variables = [
-        one["definition"] for one in dashboard["templating"]["list"] if "definition" in one
-    ]
-    for selector, label in re.findall(r"label_values\((.+), (\w+)\)", "\n".join(variables)):
-        found.append(f"count by ({label}) ({selector})")
-    filled = [expression.replace("$__rate_interval", "1m") for expression in found]
-    return [re.sub(r"\$\w+", ".*", expression) for expression in filled]
-
-
-def rules() -> list[dict[str, Any]]:
-    groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
-    return [rule for group in groups for rule in group["rules"]]
-
-
-def without_limits(expression: str) -> str:
-    """An alert's expression that has a value also while all is well."""
-    return re.sub(r"(==|<|>)\s*[\d.]+", r"\1 bool 0", expression)
 
 
 def scrape(service: Service) -> Samples:
     response = httpx.get(f"http://{service.metrics_address}/metrics", trust_env=False)
     return samples_of(response.text)
-
-
-def is_broken(expression: str) -> bool:
-    return any(name in expression for name in ONLY_WHEN_BROKEN)
-
-
-async def until_answered(prometheus: ManagedPrometheus, expressions: list[str]) -> None:
-    """Return when each has a number; fails with those that get none."""
-    missing = list(expressions)
-
-    async def is_complete() -> bool:
-        missing[:] = [one for one in missing if not _has_number(prometheus.query(one))]
-        return not missing
-
-    try:
-        await soon(is_complete, "every query has an answer")
-    except AssertionError as error:
-        raise AssertionError("\n".join(missing)) from error
-
-
-def _has_number(found: list[dict[str, Any]]) -> bool:
-    return any(math.isfinite(float(series["value"][1])) for series in found)
 
 
 async def use(stack: Stack) -> int:
