@@ -22,6 +22,10 @@
         matchLabels:
           {{- include "paceline.selector" $scope | nindent 10 }}
 {{- end }}
+{{- with include "paceline.collectorPort" $root }}
+# Traces, wherever the collector is.
+- ports: [{port: {{ . }}, protocol: TCP}]
+{{- end }}
 {{- with $root.Values.networkPolicy.egress.rules }}
 {{ toYaml . }}
 {{- end }}

@@ -45,3 +45,11 @@ workload's own `env` says wins over them. */}}
 {{- end -}}
 {{- join "," $parts -}}
 {{- end -}}
+
+{{/* Port of the collector; empty where there is none. */}}
+{{- define "paceline.collectorPort" -}}
+{{- with .Values.telemetry.endpoint -}}
+{{- $url := urlParse . -}}
+{{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) | default (ternary "443" "80" (eq $url.scheme "https")) -}}
+{{- end -}}
+{{- end -}}

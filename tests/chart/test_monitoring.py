@@ -92,7 +92,6 @@ def test_prometheus_may_reach_the_ports_that_the_monitors_name() -> None:
             )
         ]
         assert ports == [endpoint_of(monitor)["port"]]
-        assert policy["policyTypes"] == ["Ingress"], "what goes out, traces among it, is free"
 
 
 def test_no_label_of_a_target_pushes_a_label_of_a_metric_aside() -> None:

@@ -90,6 +90,29 @@ def test_our_pods_log_as_the_values_say_and_redis_is_told_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    "endpoint, port",
+    [
+        ("http://collector:4317", 4317),
+        ("https://collector.example/otlp", 443),
+        ("http://[fd00::17]", 80),
+        ("", None),
+    ],
+)
+def test_spans_get_out_where_pods_may_connect_to_little(endpoint: str, port: int | None) -> None:
+    egress = {"enabled": True, "rules": []}
+    values = {"telemetry": {"endpoint": endpoint}, "networkPolicy": {"egress": egress}}
+    for name in OURS:
+        policy = render(values).one("NetworkPolicy", f"paceline-{name}")["spec"]
+        ports = [
+            item["port"]
+            for rule in policy["egress"]
+            for item in rule["ports"]
+            if "to" not in rule and item["port"] != 53
+        ]
+        assert ports == ([] if port is None else [port])
+
+
+@pytest.mark.parametrize(
     "telemetry, said",
     [
         ({"endpoint": "collector:4317"}, "/telemetry/endpoint"),
