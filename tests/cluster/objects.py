@@ -4,7 +4,6 @@ Knows how Secrets, ConfigMaps, accounts and Roles are written, and nothing of pr
 """
 
 import base64
-from collections.abc import Iterable
 from typing import Any
 
 Object = dict[str, Any]
@@ -95,15 +94,7 @@ def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
     return bool(selector) and selector.items() <= labels.items()
 
 
-def secret(name: str, **files: str) -> Object:
-    """A Secret with these files; `_` in a key stands for `.`."""
-    data = {
-        key.replace("_", "."): base64.b64encode(text.encode()).decode()
-        for key, text in files.items()
-    }
+def secret(name: str, files: dict[str, str]) -> Object:
+    """A Secret with these files."""
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in files.items()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
-
-
-def without(items: Iterable[Object], *kinds: str) -> list[Object]:
-    """All but those of some kinds."""
-    return [item for item in items if item["kind"] not in kinds]
