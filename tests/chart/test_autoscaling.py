@@ -250,3 +250,11 @@ def test_every_signal_is_made_of_metrics_that_exist() -> None:
     assert {rule["name"]["as"] for rule in found} == {
         name for signals in SIGNALS.values() for name in signals
     }
+
+
+def test_the_guide_names_every_target_with_its_default() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    lines = (CHART.parent / "docs" / "autoscaling.md").read_text().splitlines()
+    for key, default in values["defaults"]["autoscaling"]["targets"].items():
+        (row,) = [line for line in lines if line.startswith("|") and f"| `{key}` |" in line]
+        assert re.search(rf"\| {re.escape(str(default))}\b[^|]*\|$", row), row

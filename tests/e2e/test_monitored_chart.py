@@ -114,15 +114,19 @@ def of_scaled_objects(manifests: Manifests) -> dict[tuple[str, str], str]:
     }
 
 
+def rules_of_the_adapter() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load(ADAPTER.read_text())["rules"]["custom"]
+    return found
+
+
 def of_the_adapter(by: str, **labels: str) -> dict[str, str]:
     """As prometheus-adapter fills in its rules."""
-    given = yaml.safe_load(ADAPTER.read_text())["rules"]["custom"]
     matchers = ",".join(f'{name}=~"{value}"' for name, value in labels.items())
     return {
         rule["name"]["as"]: rule["metricsQuery"]
         .replace("<<.GroupBy>>", by)
         .replace("<<.LabelMatchers>>", matchers)
-        for rule in given
+        for rule in rules_of_the_adapter()
     }
 
 
@@ -144,6 +148,7 @@ async def test_every_query_finds_its_series_under_the_labels_that_monitors_give(
     pods += "|" + "|".join(pod_name(f"paceline-draft-{pool}", 0) for pool in POOLS.values())
     each = of_the_adapter("pod", namespace="demo", pod=pods)
     summed = of_the_adapter("", namespace="demo", job="paceline-.+")
+    asked += [rule["seriesQuery"] for rule in rules_of_the_adapter()]
     guide = of_the_guide()
     assert len(asked) > 60 and len(scalers) == 10 and len(guide) == 4
     async with in_use(table_stack):
