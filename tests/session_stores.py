@@ -1,9 +1,9 @@
 """Stores for one test, requests to record in them, and waiting for what is written behind."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+from waiting import until
 
 from coordinator.records import Lease, SessionStore
 from coordinator.requests import Generation, GenerationRequest
@@ -28,13 +28,6 @@ def generation(request_id: str = "r", session_id: str = "s") -> Generation:
         session_id=session_id,
     )
     return Generation(request, (1, 2, 3), seed=2**63 + 1, max_tokens=10, created=123)
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.005)
 
 
 async def recorded(lease: Lease, length: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 from http_service import Event, parsed
+from plain_http import plain_client
 from scripted_generator import served
 from worker_servers import Cluster, WorkerServer, cluster, draft_server, target_server
 
@@ -88,7 +89,7 @@ async def table_service(
     async with (
         cluster(targets or [target_server()], drafts, limits) as running,
         served(running.generator, running.metrics) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        plain_client(url) as client,
     ):
         if wait:
             await running.until_ready()

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import httpx
+from plain_http import plain_client
 from worker_servers import WorkerServer
 
 from coordinator.admission import Limits
@@ -44,7 +45,7 @@ class Coordinator:
         return self.client_with()
 
     def client_with(self, **options: Any) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=20, **options)
+        return plain_client(self.url, **options)
 
 
 @asynccontextmanager

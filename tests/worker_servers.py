@@ -10,6 +10,7 @@ from typing import Any
 
 from fed_drafter import FedDrafter
 from tree_drafter import TreeDrafter, by_the_law
+from waiting import SOON_S, until
 
 from coordinator.admission import Limits
 from coordinator.generator import Generator
@@ -112,11 +113,7 @@ class WorkerServer:
 
     async def until_free(self) -> None:
         """Return when it holds no sequence and no KV."""
-        for _ in range(2000):
-            if not (self.load.num_sequences or self.load.kv_used):
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError(f"still held after two seconds: {self.load}")
+        await until(lambda: not (self.load.num_sequences or self.load.kv_used))
 
 
 def target_server(
@@ -203,14 +200,14 @@ class Cluster:
     async def until_ready(self, num_workers: int | None = None) -> None:
         """Return when so many workers take rounds, or all."""
         wanted = len(self.targets) + len(self.drafts) if num_workers is None else num_workers
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON_S):
             while len(self.pool.ready_targets()) + len(self.pool.ready_drafts()) < wanted:
                 await self.pool.until_changed()
             await self.generator.load_tokenizer()
 
     async def until_refused(self, draft: int) -> str:
         """Why the draft of this number does not fit the target, once that is known."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON_S):
             while "the target" not in (reason := self.pool.drafts[draft].reason):
                 await self.pool.until_changed()
         return reason

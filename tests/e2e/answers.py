@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import httpx
 import pytest
+from plain_http import plain_client
 from processes import Coordinator
 
 from paceline.client import Client, GenerateRequest
@@ -184,7 +185,7 @@ def check_equal(answer: Answer, expected: Answer, what: str) -> None:
 
 def http_client(url: str) -> httpx.AsyncClient:
     """A client that waits as long as the test may take."""
-    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=None)
+    return plain_client(url, timeout=None)
 
 
 async def _ask_http(url: str, body: Body) -> Answer:

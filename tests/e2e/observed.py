@@ -5,17 +5,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
 from answers import http_client
 from processes import Coordinator, Worker
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import SOON_S
 
 from paceline.channel import open_channel
 from paceline.v1 import draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
 from paceline.v1.tokens_pb2 import WorkerLoad
-
-SOON_S = 20.0
-"""Far more than anything takes that is called soon here, on a busy machine too."""
 
 
 async def status(coordinator: Coordinator) -> dict[str, Any]:
@@ -27,7 +24,7 @@ async def status(coordinator: Coordinator) -> dict[str, Any]:
 
 async def metrics(coordinator: Coordinator) -> dict[str, float]:
     """Counters and gauges by name, without `paceline_`; labels summed, and each by itself too."""
-    async with httpx.AsyncClient(base_url=coordinator.url, trust_env=False) as client:
+    async with http_client(coordinator.url) as client:
         text = (await client.get("/metrics")).text
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(text):

@@ -16,15 +16,16 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+from plain_http import plain_get
 from ports import HOST, number_of, reserve_port
+from waiting import SOON_S
 
 from paceline.cli.readiness import GrpcProbe
 from paceline.cli.supervisor import Child, ChildSpec, Supervisor
 from paceline.config import child_environment
 
-START_TIMEOUT_S = 240.0
-CONNECT_TIMEOUT_S = 20.0
-GRACE_S = 10.0
+START_TIMEOUT_S = 600.0
+GRACE_S = 30.0
 
 
 @dataclass(eq=False)
@@ -90,7 +91,7 @@ class Coordinator(Service):
 
     def read_status(self) -> dict[str, Any]:
         """The state of the service as it sees it."""
-        found: dict[str, Any] = httpx.get(f"{self.url}/status", trust_env=False).json()
+        found: dict[str, Any] = plain_get(f"{self.url}/status").json()
         return found
 
 
@@ -150,7 +151,7 @@ class Processes:
 
         def is_ready() -> bool:
             try:
-                return httpx.get(f"{url}/ready", trust_env=False).is_success
+                return plain_get(f"{url}/ready").is_success
             except httpx.TransportError:
                 return False
 
@@ -167,7 +168,7 @@ class Processes:
         coordinator = self.coordinator([target], list(drafts.values()), redis_url, **settings)
         coordinator.wait_ready()
         # It is ready when its target is; a request that names a drafter needs that too.
-        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        deadline = time.monotonic() + SOON_S
         while not all(worker["ready"] for worker in coordinator.read_status()["workers"]):
             assert time.monotonic() < deadline, coordinator.read_status()
             time.sleep(0.05)

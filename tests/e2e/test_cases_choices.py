@@ -8,7 +8,7 @@ from answers import OFF, Body, events, post
 from cases import HA, ONE, force
 from processes import Stack
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 SAMPLED: Body = {
     "prompt": "Once upon a time",

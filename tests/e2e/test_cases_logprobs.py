@@ -11,7 +11,7 @@ from processes import Stack
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.loading import load_model
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 NUM_TOP = 2
 

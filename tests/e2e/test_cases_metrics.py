@@ -15,7 +15,7 @@ from real_tokenizers import smollm2_tokenizer, table_tokenizer
 
 from paceline.engine.table_model import EOS_ID
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "draft-model", "self"])

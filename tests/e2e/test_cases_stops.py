@@ -18,7 +18,7 @@ from cases import (
 from observed import is_idle, metrics, soon
 from processes import Stack
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize(("stop", "text"), [([" ha"], ""), ("h", " "), (["xyz", "ha"], " ")])

@@ -19,7 +19,7 @@ from cases import (
 from processes import Stack
 from real_tokenizers import smollm2_tokenizer
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 async def test_half_characters_at_the_end_are_replaced_and_not_lost(model_stack: Stack) -> None:

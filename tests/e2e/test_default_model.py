@@ -38,7 +38,7 @@ def start_offline(cache_dir: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_two_processes_that_need_it_at_once_convert_it_once_without_network(tmp_path: Path) -> None:
     processes = [start_offline(tmp_path) for _ in range(2)]
     sums = [process.communicate()[0] for process in processes]

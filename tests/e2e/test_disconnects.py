@@ -11,7 +11,7 @@ from processes import Coordinator, Stack
 
 from paceline.client import Client
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 ENDLESS: Body = {
     "prompt": "Once upon a time",

@@ -29,7 +29,7 @@ from redis_server import ManagedRedis
 
 from paceline.client import Client
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 LONG: Body = {"prompt": "Once upon a time", "ignore_eos": True, "max_tokens": 1200}
 GREEDY: Body = {**LONG, "temperature": 0}

@@ -8,11 +8,11 @@ import asyncio
 import re
 from collections.abc import Iterator
 
-import httpx
 import pytest
-from answers import Body, ask, ask_all, drafts, grpc_request
+from answers import Body, ask, ask_all, drafts, grpc_request, http_client
 from conftest import TABLE
 from observed import is_idle, metrics, soon
+from plain_http import plain_get
 from processes import Processes, Service, Stack
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_server import ManagedPrometheus, needs_prometheus, static_jobs
@@ -31,7 +31,7 @@ from scraping import Samples, samples_of, total
 
 from paceline.client import Client
 
-pytestmark = [needs_prometheus, pytest.mark.timeout(300)]
+pytestmark = [needs_prometheus, pytest.mark.timeout(900)]
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 COUNTERS = '{__name__=~"paceline_.+_(total|count|sum|bucket)",job=~"coordinator|target"}'
@@ -76,8 +76,7 @@ def prometheus(stack: Stack) -> Iterator[ManagedPrometheus]:
 
 
 def scrape(service: Service) -> Samples:
-    response = httpx.get(f"http://{service.metrics_address}/metrics", trust_env=False)
-    return samples_of(response.text)
+    return samples_of(plain_get(f"http://{service.metrics_address}/metrics").text)
 
 
 async def use(stack: Stack) -> int:
@@ -85,7 +84,7 @@ async def use(stack: Stack) -> int:
     coordinator = stack.coordinator
     answers = await ask_all(coordinator, BODIES, concurrency=4)
     left = {"prompt": "left alone", "ignore_eos": True, "max_tokens": 2000, "stream": True}
-    async with httpx.AsyncClient(base_url=coordinator.url, trust_env=False) as client:
+    async with http_client(coordinator.url) as client:
         for path in [f"/{n}/no-such-path" for n in range(50)] + ["/v1/models"]:
             await client.get(path)
         await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 10**9})
@@ -185,7 +184,7 @@ async def test_labels_stay_few_whatever_is_asked_for(stack: Stack) -> None:
 def test_openmetrics_parses_as_its_own_parser_has_it(stack: Stack) -> None:
     for service in (stack.coordinator, *stack.workers):
         url = f"http://{service.metrics_address}/metrics"
-        response = httpx.get(url, headers=OPENMETRICS, trust_env=False)
+        response = plain_get(url, headers=OPENMETRICS)
         assert response.headers["content-type"].startswith("application/openmetrics-text")
         families = list(openmetrics.text_string_to_metric_families(response.text))
         assert len({family.name for family in families}) == len(families) > 20
@@ -198,7 +197,7 @@ async def test_what_breaks_shows_and_counters_go_on(
     body = {"prompt": "Once upon a time", "ignore_eos": True, "max_tokens": 1200, "stream": True}
     body["speculation"] = drafts("draft-model", 4)
     async with (
-        httpx.AsyncClient(base_url=stack.coordinator.url, trust_env=False) as client,
+        http_client(stack.coordinator.url) as client,
         client.stream("POST", "/v1/completions", json=body) as response,
     ):
         async for _ in response.aiter_lines():

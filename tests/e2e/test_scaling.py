@@ -17,7 +17,7 @@ from pods import DRAFTS, TARGETS, Load, Phase, Pods, plain_answers
 from processes import Coordinator, Processes
 from redis_server import ManagedRedis
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 DRAFT = f"{TABLE}:0.2"
 QUESTIONS: list[Body] = [

@@ -12,11 +12,12 @@ from conftest import TABLE
 from ports import HOST, number_of, reserve_port
 from processes import Processes
 from redis_server import ManagedRedis, tls_options
+from waiting import SOON_S
 
 from paceline.cli.readiness import GrpcProbe
 from paceline.client import Client, GenerateRequest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(900)
 
 KEY, WORKER_KEY = "the-key-of-a-caller", "the-key-of-coordinators"
 REDIS_PASSWORD = "the-password-of-redis"
@@ -80,7 +81,7 @@ async def test_settings_alone_make_a_service_that_only_its_callers_reach(
             base_url=coordinator.url.replace("http:", "https:"),
             verify=ssl.create_default_context(cafile=authority.ca_file),
             trust_env=False,
-            timeout=30,
+            timeout=SOON_S,
         ) as http,
         Client(coordinator.grpc_address, api_key=KEY, tls_ca_file=authority.ca_file) as client,
     ):

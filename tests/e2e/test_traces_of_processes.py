@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from processes import Processes
 from span_collector import SpanCollector
 from traced_cluster import check_documented, total
+from waiting import SOON_S
 
 from paceline.telemetry.names import PREFILL, ROUND
 
@@ -60,10 +61,11 @@ def test_one_request_is_one_tree_over_four_processes_and_says_nothing_of_its_tex
                     },
                     headers=headers,
                     trust_env=False,
+                    timeout=SOON_S,
                 ).raise_for_status()
             bad = {"model": "table:7", "prompt": CANARY, "temperature": -1}
             url = f"{stack.coordinator.url}/v1/completions"
-            refused = httpx.post(url, json=bad, headers=headers, trust_env=False)
+            refused = httpx.post(url, json=bad, headers=headers, trust_env=False, timeout=SOON_S)
             counted = asyncio.run(metrics(stack.coordinator))
             for process in (stack.coordinator, draft, target):
                 process.stop()

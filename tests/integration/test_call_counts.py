@@ -1,22 +1,15 @@
 """What is counted of gRPC calls: those that run, and how the others ended."""
 
-import asyncio
 import contextlib
-from collections.abc import Callable
 
 import grpc
 import pytest
 from coordinator_server import CoordinatorServer, message, parts_of
+from waiting import until
 
 from paceline.channel import open_channel
 from paceline.v1 import coordinator_pb2 as pb
 from paceline.v1.coordinator_pb2_grpc import CoordinatorServiceStub
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 async def test_calls_are_counted_while_they_run_and_by_how_they_end(

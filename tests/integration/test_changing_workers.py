@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from kubernetes_api import KubernetesApi
-from session_stores import until
 from table_requests import expected, request
+from waiting import until
 from worker_servers import (
     INFO,
     Cluster,

@@ -11,6 +11,7 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from grpc_status import rpc_status
 from real_tokenizers import table_tokenizer
 from table_requests import expected, request
+from waiting import SOON_S
 from worker_servers import Cluster, answer, cluster, target_server
 
 from coordinator.admission import Limits
@@ -208,7 +209,7 @@ async def test_the_status_tells_the_workers_and_the_sums(
     assert target.ready
     assert target.address == running.targets[0].address
     await running.drafts[0].kill()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         while running.pool.ready_drafts():
             await running.pool.until_changed()
     _, draft = (await stub.GetStatus(pb.GetStatusRequest())).workers

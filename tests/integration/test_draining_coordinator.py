@@ -9,8 +9,8 @@ import grpc
 import pytest
 from http_service import COMPLETIONS
 from redis_server import ManagedRedis
-from session_stores import until
 from table_requests import PROMPT, expected, request
+from waiting import NEVER_S, SOON_S, until
 from whole_coordinator import coordinator
 from worker_servers import WorkerServer, answer, target_server
 
@@ -22,7 +22,6 @@ from paceline.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 MAX_TOKENS = 400
 BODY = {"prompt": PROMPT, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
 TEXT = expected(request(max_tokens=MAX_TOKENS))
-RUNNING_S = 60.0
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ async def test_what_runs_is_completed_while_what_comes_is_sent_away(target: Work
         parts = aiter(stub.Generate(pb.GenerateRequest(**BODY)))
         first: pb.GenerateResponse = await anext(parts)
         leaving.http.drain()
-        draining = asyncio.create_task(leaving.generator.drain(RUNNING_S))
+        draining = asyncio.create_task(leaving.generator.drain(NEVER_S))
         await asyncio.sleep(0)
         assert not leaving.generator.status().ready
 
@@ -90,7 +89,7 @@ async def test_what_runs_is_completed_while_what_comes_is_sent_away(target: Work
         assert (token_ids, documents[-1]) == (TEXT, "[DONE]")
         rest = [id async for part in parts for id in part.token_ids]
         assert [*first.token_ids, *rest] == TEXT
-        await asyncio.wait_for(draining, 10)
+        await asyncio.wait_for(draining, SOON_S)
 
 
 async def test_a_stream_that_is_cut_says_so_and_goes_on_at_another_coordinator(
@@ -164,7 +163,7 @@ async def test_a_request_that_is_being_admitted_is_waited_for(target: WorkerServ
     async with coordinator([target]) as leaving:
         asking = asyncio.create_task(answer(leaving.generator, request(max_tokens=20)))
         await asyncio.sleep(0)
-        await asyncio.wait_for(leaving.generator.drain(RUNNING_S), 10)
+        await asyncio.wait_for(leaving.generator.drain(NEVER_S), SOON_S)
         assert (await asking).token_ids == TEXT[:20]
 
 
@@ -176,7 +175,7 @@ async def test_idle_connections_are_closed_at_once(target: WorkerServer) -> None
         assert b"200 OK" in said
         assert b"connection: close" not in said
         leaving.http.drain()
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), SOON_S) == b""
         writer.close()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from table_requests import expected, request
+from waiting import NEVER_S, SOON_S
 from worker_servers import (
     WorkerServer,
     answer,
@@ -17,9 +18,6 @@ from worker_servers import (
 
 from paceline.workers.pool import WorkerPool
 
-LONG_S = 60.0
-"""Longer than any test may take: who waits for this fails."""
-
 
 def busy(servers: list[WorkerServer]) -> WorkerServer:
     """The one that has the only running sequence."""
@@ -28,7 +26,7 @@ def busy(servers: list[WorkerServer]) -> WorkerServer:
 
 
 async def until(pool: WorkerPool, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SOON_S):
         while not condition():
             await pool.until_changed()
 
@@ -40,7 +38,7 @@ async def test_a_draining_target_keeps_its_sequence_and_gets_no_other() -> None:
 
         async def drain() -> None:
             leaving = busy(targets)
-            group.create_task(leaving.leave(LONG_S))
+            group.create_task(leaving.leave(NEVER_S))
             await until(running.pool, lambda: len(running.pool.ready_targets()) == 1)
             (found,) = [w for w in running.generator.status().workers if not w.ready]
             assert (found.address, found.num_sequences) == (leaving.address, 1)
@@ -51,7 +49,7 @@ async def test_a_draining_target_keeps_its_sequence_and_gets_no_other() -> None:
             assert running.pool.draining_targets() != []
 
         asked = request("off", max_tokens=300)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON_S):
             said = await answer_with_accidents(running, asked, drain)
             assert said.token_ids == expected(asked)
             await until(running.pool, lambda: not running.pool.draining_targets())
@@ -79,13 +77,13 @@ async def test_the_only_target_goes_on_with_everything_while_it_is_there() -> No
         generation = await running.generator.prepare(waiting)
 
         async def drain() -> None:
-            group.create_task(target.leave(LONG_S))
+            group.create_task(target.leave(NEVER_S))
             await until(running.pool, lambda: not running.pool.ready_targets())
             assert "shuts down" in running.generator.status().reason
             assert (await rest_of(running.generator, generation)).token_ids == expected(waiting)
 
         asked = request("off", max_tokens=300)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON_S):
             assert (await answer_with_accidents(running, asked, drain)).token_ids == expected(asked)
 
 
@@ -104,8 +102,8 @@ async def test_workers_without_sequences_leave_at_once_and_their_callers_know() 
     async with cluster([target], [draft]) as running:
         await running.until_ready()
         assert (await answer(running.generator, request("self", 3))).token_ids
-        async with asyncio.timeout(10):
-            await asyncio.gather(target.leave(LONG_S), draft.leave(LONG_S))
+        async with asyncio.timeout(SOON_S):
+            await asyncio.gather(target.leave(NEVER_S), draft.leave(NEVER_S))
             await until(running.pool, lambda: not running.pool.ready_targets())
             await until(running.pool, lambda: not running.pool.ready_drafts())
 
@@ -116,7 +114,7 @@ async def test_a_caller_that_comes_while_a_worker_drains_is_told_at_once() -> No
         await running.until_ready()
 
         async def connect_while_it_drains() -> None:
-            group.create_task(target.leave(LONG_S))
+            group.create_task(target.leave(NEVER_S))
             await until(running.pool, lambda: not running.pool.ready_targets())
             other = WorkerPool([target.address], [])
             other.start()
@@ -124,6 +122,6 @@ async def test_a_caller_that_comes_while_a_worker_drains_is_told_at_once() -> No
             await other.stop()
 
         asked = request("off", max_tokens=300)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON_S):
             said = await answer_with_accidents(running, asked, connect_while_it_drains)
             assert said.token_ids == expected(asked)

@@ -3,6 +3,7 @@
 import grpc
 import pytest
 from coordinator_server import CoordinatorServer, message, parts_of
+from waiting import SOON_S
 from worker_servers import Cluster
 
 from coordinator import servicer
@@ -18,7 +19,7 @@ async def test_a_client_that_takes_nothing_is_given_up(
     async with grpc.aio.insecure_channel(server.address, options=little_room) as channel:
         call = CoordinatorServiceStub(channel).Generate(message(max_tokens=4000))
         assert await call.read() is not grpc.aio.EOF
-        await running.generator.drain(timeout_s=30)
+        await running.generator.drain(timeout_s=SOON_S)
         assert running.generator.status().num_running == 0
         await running.until_free()
         assert await end_of(call) is not grpc.StatusCode.OK

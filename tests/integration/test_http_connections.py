@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 from http_service import CHAT, COMPLETIONS, EOS, Service, body, parsed, rounds_of
 from real_tokenizers import smollm2_tokenizer
+from waiting import SOON_S
 
 from coordinator.http import event_stream
 from paceline.errors import Unavailable
@@ -22,12 +23,12 @@ async def test_work_ends_at_once_when_the_client_leaves(service: Service, stage:
         generator.waiting.clear()
         generator.closed.clear()
         asking = asyncio.create_task(service.post(path, stream=stream))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON_S):
             await generator.waiting.wait()
         await asyncio.sleep(0.02)
         assert not generator.closed.is_set()
         asking.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON_S):
             await generator.closed.wait()
         assert generator.num_streams == (0 if stage == "admission" else number)
     generator.admission, generator.script = None, list(rounds_of("fine"))
@@ -70,7 +71,7 @@ async def test_a_client_that_takes_nothing_is_given_up(
         writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n")
         writer.write(b"content-type: application/json\r\n")
         writer.write(b"content-length: %d\r\n\r\n" % len(data) + data)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SOON_S):
             await service.generator.closed.wait()
         assert not reader.at_eof()
 

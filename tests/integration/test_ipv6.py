@@ -5,6 +5,7 @@ import socket
 import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from waiting import SOON_S
 
 from coordinator.http.server import HttpServer
 from paceline.channel import open_channel
@@ -30,7 +31,7 @@ async def test_grpc_and_its_health_listen_on_ipv6() -> None:
     for number in (port, server.health_port):
         async with open_channel(f"[{HOST}]:{number}") as channel:
             asked = health_pb2.HealthCheckRequest(service="")
-            answer = await health_pb2_grpc.HealthStub(channel).Check(asked, timeout=10)
+            answer = await health_pb2_grpc.HealthStub(channel).Check(asked, timeout=SOON_S)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
     other = GrpcServer("worker", lambda _: None)
     with pytest.raises(InvalidConfig, match=rf"port: cannot listen on \[{HOST}\]:{port};"):

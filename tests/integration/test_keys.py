@@ -10,8 +10,8 @@ import openai
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from http_service import CHAT, COMPLETIONS, parsed
-from session_stores import until
 from table_requests import PROMPT, expected, request
+from waiting import SOON_S, until
 from whole_coordinator import Coordinator, coordinator
 from worker_servers import WorkerServer, target_server
 
@@ -110,7 +110,7 @@ async def test_grpc_asks_for_the_same_keys(guarded: Coordinator) -> None:
                 await anext(client.generate(pb.GenerateRequest(**BODY)))
     async with open_channel(guarded.grpc_address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        answer = await health.Check(health_pb2.HealthCheckRequest(service=""), timeout=10)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service=""), timeout=SOON_S)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 

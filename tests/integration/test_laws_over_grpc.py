@@ -12,8 +12,6 @@ from coordinator.requests import Speculation
 from paceline.engine.table_model import BOS_ID
 from paceline.rounds import SequenceSettings
 
-pytestmark = pytest.mark.timeout(300)
-
 PROMPT = "the rain"
 NUM_ANSWERS = 1200
 NUM_TOGETHER = 24

@@ -7,7 +7,6 @@ found before the real ones because their folder comes first on PYTHONPATH.
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 from serve_process import ServeProcess
+from waiting import wait_until
 
 NOTE = """
 import json, os, pathlib, signal, sys, time
@@ -108,10 +108,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 10
-    while any(is_running(pid) for pid in pids):
-        assert time.monotonic() < deadline, "a process was left behind"
-        time.sleep(0.02)
+    wait_until(lambda: not any(is_running(pid) for pid in pids))
 
 
 def is_running(pid: int) -> bool:

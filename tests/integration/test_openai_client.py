@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 from table_service import TableService, table_service
+from waiting import until
 
 from coordinator.admission import Limits
 
@@ -135,14 +136,6 @@ async def test_a_time_out_of_the_client_frees_everything(service: TableService) 
             await chat(client, n=3, **LONG)
     await service.running.until_free()
     assert service.running.generator.status().num_running == 0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it has not happened within ten seconds")
 
 
 async def statuses_of(client: openai.AsyncOpenAI) -> list[int]:

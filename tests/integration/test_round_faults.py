@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from table_requests import expected, request
+from waiting import SOON_S
 from worker_servers import (
     INFO,
     LAW,
@@ -190,7 +191,7 @@ async def test_a_restarted_target_says_that_it_holds_nothing() -> None:
         result = await first_result(worker, first)
         log.token_ids.extend(result.token_ids)
         await restart(target)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON_S):
             while worker.is_ready:
                 await running.pool.until_changed()
         with pytest.raises(WorkerLost, match=worker.address):
@@ -209,7 +210,7 @@ async def first_result(worker: Worker, round: VerifyRound) -> VerifyResult:
 async def refusals(running: Cluster, num_refused: int) -> list[str]:
     """Why so many workers are not used, once all have been asked what they are."""
     workers = [*running.pool.targets, *running.pool.drafts]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         while True:
             reasons = [w.reason for w in workers if w.info is not None and not w.is_ready]
             if len(reasons) == num_refused and not any("no target" in r for r in reasons):

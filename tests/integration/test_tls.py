@@ -13,8 +13,8 @@ from authority import Authority, CertificateFiles
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from http_service import COMPLETIONS
-from session_stores import until
 from table_requests import PROMPT, expected, request
+from waiting import SOON_S, until
 from whole_coordinator import coordinator
 from worker_servers import WorkerServer, target_server
 
@@ -81,7 +81,7 @@ async def info(target: WorkerServer, access: Access) -> str:
         stub = target_pb2_grpc.TargetServiceStub(channel)
         try:
             asked = target_pb2.TargetServiceGetInfoRequest()
-            return str((await stub.GetInfo(asked, timeout=10)).info.model)
+            return str((await stub.GetInfo(asked, timeout=SOON_S)).info.model)
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
 
@@ -128,7 +128,7 @@ async def test_a_whole_service_over_mtls_answers_as_ever_and_rotates_under_load(
         httpx.AsyncClient(
             base_url=running.url.replace("http:", "https:"),
             verify=ssl.create_default_context(cafile=authority.ca_file),
-            timeout=20,
+            timeout=SOON_S,
         ) as http,
         http.stream(
             "POST", COMPLETIONS, json={**BODY, "stream": True, "return_token_ids": True}
@@ -199,10 +199,10 @@ async def test_http_over_tls_refuses_the_clear_and_clients_without_certificates(
         [target], security=secured(shown, authority.ca_file), access=access(authority)
     ) as running:
         https = running.url.replace("http:", "https:")
-        async with httpx.AsyncClient(verify=showing) as client:
+        async with httpx.AsyncClient(verify=showing, timeout=SOON_S) as client:
             assert (await client.get(f"{https}/health")).status_code == 200
         for url, context in ((running.url, trusting), (https, trusting)):
-            async with httpx.AsyncClient(verify=context) as client:
+            async with httpx.AsyncClient(verify=context, timeout=SOON_S) as client:
                 with pytest.raises(httpx.TransportError):
                     await client.get(f"{url}/health")
         async with Client(running.grpc_address, tls_ca_file=authority.ca_file) as client:
@@ -239,11 +239,11 @@ async def test_health_alone_is_in_the_clear_on_a_port_of_its_own(
     async with open_channel(f"127.0.0.1:{server.health_port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for name in ("", "paceline.v1.Some"):
-            answer = await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=SOON_S)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         await server.set_ready(False)
         asked = health_pb2.HealthCheckRequest(service="paceline.v1.Some")
-        answer = await health.Check(asked, timeout=10)
+        answer = await health.Check(asked, timeout=SOON_S)
         assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
         call = reflection.ServerReflectionInfo(
@@ -254,5 +254,5 @@ async def test_health_alone_is_in_the_clear_on_a_port_of_its_own(
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     async with open_channel(f"127.0.0.1:{port}") as channel:
         with pytest.raises(grpc.aio.AioRpcError):
-            await health_pb2_grpc.HealthStub(channel).Check(asked, timeout=10)
+            await health_pb2_grpc.HealthStub(channel).Check(asked, timeout=SOON_S)
     await server.stop(0)

@@ -9,6 +9,7 @@ import pytest
 from http_service import CHAT, Event, parsed
 from table_service import TableService, table_service
 from tool_requests import NOW, ONE, SCHEMA, WEATHER
+from waiting import SOON_S
 from worker_servers import draft_server
 
 from coordinator.tool_calls import ToolCallParser
@@ -101,7 +102,7 @@ async def test_over_grpc_calls_are_the_same_also_when_the_stream_breaks(
                 if num_parts in (3, 6):
                     await service.restart_grpc()
 
-        again = await asyncio.wait_for(collected(broken()), 20)
+        again = await asyncio.wait_for(collected(broken()), SOON_S)
     assert again[1:] == found[1:]
     assert again[0] == ToolCallParser("again/0")._id(0)
 

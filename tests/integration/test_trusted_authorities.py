@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from authority import Authority
+from waiting import SOON_S
 from whole_coordinator import coordinator
 
 from paceline.certificates import server_certificates
@@ -52,7 +53,7 @@ def asked_by_tls(
 ) -> ssl.SSLSession | None:
     """Ask for something; returns the session, to come back with."""
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=SOON_S) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secret,
     ):
         secret.sendall(b"GET /health HTTP/1.1\r\nhost: it\r\nconnection: close\r\n\r\n")

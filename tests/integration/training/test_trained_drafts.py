@@ -18,7 +18,6 @@ from paceline.engine.table_model import VOCAB_SIZE
 NUM_DRAFTS = 3
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("drafter", "values", "num_columns"),
     [

@@ -63,7 +63,6 @@ def test_medusa_heads_are_trained_and_load(target: Path, text: Path, tmp_path: P
     assert entries(tmp_path)[-1]["losses"][0] < entries(tmp_path)[0]["losses"][0]
 
 
-@pytest.mark.timeout(180)
 def test_a_drafter_learns_what_the_target_says(target: Path, tmp_path: Path) -> None:
     text = write_text(tmp_path / "text.npz", target, num_sequences=60)
     output = tmp_path / "output"
@@ -91,7 +90,6 @@ def test_the_seed_decides_the_weights(target: Path, text: Path, tmp_path: Path) 
     assert weights_of(once) != weights_of(other)
 
 
-@pytest.mark.timeout(180)
 def test_training_goes_on_after_a_kill_as_if_nothing_had_happened(
     target: Path, text: Path, tmp_path: Path
 ) -> None:
