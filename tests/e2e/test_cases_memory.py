@@ -1,7 +1,7 @@
 """KV rollback, reuse, preemption and leaks, as users of other engines met them."""
 
 import pytest
-from answers import OFF, Answer, Body, ask, ask_all, check_equal, drafts, post
+from answers import OFF, Answer, Body, ask_all, check_equal, drafts, post
 from cases import (
     MODES,
     ask_every_way,
@@ -9,8 +9,9 @@ from cases import (
 from conftest import TABLE
 from observed import is_idle, load, soon
 from processes import Processes, Stack
+from undisturbed import undisturbed_answer
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize("drafter", ["draft-model", "self"])
@@ -21,7 +22,7 @@ async def test_a_hundred_requests_leave_nothing_behind_and_are_drafted_to_the_en
     coordinator = table_stack.coordinator
     common = {"temperature": 0, "ignore_eos": True, "speculation": drafts(drafter, 4)}
     probe = {**common, "prompt": "the same every time", "max_tokens": 40}
-    first = await ask(coordinator, probe)
+    first = await undisturbed_answer(coordinator, probe)
     bodies = [
         {**common, "prompt": f"number {number}", "max_tokens": 1 + 7 * number % 40}
         for number in range(100)
@@ -34,7 +35,7 @@ async def test_a_hundred_requests_leave_nothing_behind_and_are_drafted_to_the_en
         assert service.resident_bytes < 1.05 * before
     for answer, body in zip(answers, bodies, strict=True):
         assert answer.num_completion_tokens == body["max_tokens"]
-    last = await ask(coordinator, probe)
+    last = await undisturbed_answer(coordinator, probe)
     assert last.speculation["num_accepted_draft_tokens"] > 0
     for answer in (first, last):
         del answer.speculation["draft_compute_ms"]
@@ -55,7 +56,7 @@ async def test_speculation_works_for_every_request_and_not_only_the_first(
     for prompt in [prompts[0]] * 3 + [prompts[1], prompts[0]] * 2:
         body = {"prompt": prompt, "temperature": 0, "max_tokens": 16}
         body["speculation"] = drafts(drafter, 4)
-        seen[prompt].append(await ask(model_stack.coordinator, body))
+        seen[prompt].append(await undisturbed_answer(model_stack.coordinator, body))
     for answers in seen.values():
         for answer in answers:
             check_equal(answer, answers[0], "the same request again")

@@ -8,6 +8,8 @@ import httpx
 from other_tokenizers import byte_level_files, lowercasing
 from serve_process import ServeProcess
 from tiny_models import save_checkpoint
+from undisturbed import NUM_TRIES
+from waiting import SOON_S
 
 
 def test_a_draft_with_two_tokens_swapped_drafts_in_the_targets_tokens(tmp_path: Path) -> None:
@@ -21,19 +23,22 @@ def test_a_draft_with_two_tokens_swapped_drafts_in_the_targets_tokens(tmp_path: 
     options = ("--model", "table:7", "--drafter", "draft-model", "--draft-model", str(draft))
     with ServeProcess(*options, run_folder=tmp_path) as served:
         served.wait_ready()
-        answers: list[dict[str, Any]] = []
-        for speculation in (
-            {"method": "draft-model", "num_speculative_tokens": 3},
-            {"method": "off"},
-        ):
+
+        def ask(**speculation: Any) -> Any:
             body = {"prompt": "x", "max_tokens": 30, "seed": 1, "speculation": speculation}
-            answer = httpx.post(f"{served.url}/v1/completions", json=body, timeout=60)
+            answer = httpx.post(f"{served.url}/v1/completions", json=body, timeout=SOON_S)
             assert answer.status_code == 200, answer.text
-            answers.append(answer.json())
+            return answer.json()
+
+        for _ in range(NUM_TRIES):
+            drafted = ask(method="draft-model", num_speculative_tokens=3)
+            num_drafts = drafted["metrics"]["speculative_decoding"]["num_draft_tokens"]
+            if num_drafts > 20:
+                break
+        assert num_drafts > 20
+        assert drafted["choices"] == ask(method="off")["choices"]
         (log,) = tmp_path.glob("paceline-*/draft-1.log")
         assert "(token 0 is" in log.read_text()
-    assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"]
-    assert answers[0]["metrics"]["speculative_decoding"]["num_draft_tokens"] > 20
 
 
 def test_a_draft_whose_tokens_cannot_be_translated_is_told_at_the_start(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ async def check(pair: Pair, **settings: str) -> None:
             drafted, _ = await pair.both(running, temperature=temperature)
             stats = drafted.generation.stats
             assert stats.num_draft_tokens > 20
-            assert set(stats.draft_failures) <= {"timeout"}, "every draft was a token"
+            assert not stats.draft_failures, "every draft was a token"
             assert max(drafted.token_ids) < VOCAB_SIZE
 
 

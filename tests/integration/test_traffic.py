@@ -1,6 +1,6 @@
 """What goes over the wire is counted, byte by byte, where it is sent and where it is shown."""
 
-import httpx
+from plain_http import plain_client
 from scripted_generator import served
 from table_requests import request
 from worker_servers import answer, cluster, draft_server, target_server
@@ -12,7 +12,10 @@ async def test_the_messages_of_rounds_are_counted_both_ways_and_shown() -> None:
         await running.until_ready()
         said = await answer(running.generator, request("fed", 3, max_tokens=40))
         await running.until_free()
-        async with served(running.generator, running.metrics) as url, httpx.AsyncClient() as client:
+        async with (
+            served(running.generator, running.metrics) as url,
+            plain_client() as client,
+        ):
             status = (await client.get(f"{url}/status")).json()
             scraped = (await client.get(f"{url}/metrics")).text
     target, draft_status = status["workers"]

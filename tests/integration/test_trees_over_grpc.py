@@ -72,10 +72,14 @@ async def test_a_pool_far_too_small_preempts_and_says_the_same() -> None:
 async def test_the_number_of_drafts_may_be_left_to_the_coordinator() -> None:
     async with cluster([target_server()], [draft_server("trees")]) as running:
         await running.until_ready()
-        asked = request("auto", max_tokens=200, temperature=1.0)
-        said = await answer(running.generator, asked)
-        assert said.token_ids == expected(asked)
-        assert said.generation.stats.num_draft_tokens > 0
+        # On a busy machine all of an answer may come too late to pay.
+        for _ in range(10):
+            asked = request("auto", max_tokens=200, temperature=1.0)
+            said = await answer(running.generator, asked)
+            assert said.token_ids == expected(asked)
+            if said.generation.stats.num_draft_tokens > 0:
+                return
+        pytest.fail("in ten answers no draft was checked")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
