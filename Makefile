@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
 ARGS ?=
 PROMPTS ?= tests/e2e/prompts.jsonl
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Tests start many processes: without bytecode each would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
