@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from http_service import COMPLETIONS
 from table_requests import PROMPT, expected, request
+from trustme import KeyType
 from waiting import SOON_S, until
 from whole_coordinator import coordinator
 from worker_servers import WorkerServer, target_server
@@ -155,6 +156,21 @@ async def test_a_whole_service_over_mtls_answers_as_ever_and_rotates_under_load(
         rest = [id async for part in parts for id in part.token_ids]
         assert [*first.token_ids, *rest] == TEXT
         assert running.pool.ready_targets()
+
+
+@pytest.mark.parametrize("kinds", [(KeyType.ECDSA, KeyType.RSA), (KeyType.RSA, KeyType.ECDSA)])
+async def test_a_certificate_with_another_kind_of_key_is_shown_in_place_of_the_first(
+    kinds: tuple[KeyType, KeyType], authority: Authority
+) -> None:
+    """A context of OpenSSL keeps one of each kind, and shows the one that clients like better."""
+    front = secured(authority.issue("server", *LOOPBACK, key_type=kinds[0]))
+    assert front.certificates is not None
+    async with coordinator([], security=front) as running:
+        before = await serial(running.http.port, authority), await grpc_serials(running, authority)
+        authority.issue("server", *LOOPBACK, key_type=kinds[1])
+        await front.certificates.look()
+        assert await serial(running.http.port, authority) != before[0]
+        assert await grpc_serials(running, authority) != before[1]
 
 
 async def grpc_serials(running: Any, authority: Authority) -> list[str]:
