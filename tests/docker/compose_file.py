@@ -49,8 +49,7 @@ class Service:
 
 def read_compose(path: Path = COMPOSE) -> dict[str, Any]:
     """The whole file."""
-    text = _VARIABLE.sub(lambda found: found[2] or "", path.read_text())
-    read: dict[str, Any] = yaml.safe_load(text)
+    read: dict[str, Any] = _resolved(yaml.safe_load(path.read_text()))
     return read
 
 
@@ -62,3 +61,13 @@ def read_services() -> dict[str, Service]:
 def seconds(text: str) -> float:
     """`35s`, `15m`."""
     return float(text[:-1]) * _UNITS_S[text[-1]]
+
+
+def _resolved(value: Any) -> Any:
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda found: found[2] or "", value)
+    if isinstance(value, list):
+        return [_resolved(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _resolved(item) for key, item in value.items()}
+    return value

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from compose_file import KEYS, MODULES, Service, read_compose, read_services, seconds
-from image_stages import ROOT, read_stages
+from image_stages import read_stages
 
 from coordinator.config import CoordinatorSettings
 from draft_service.config import DraftSettings
@@ -110,12 +110,18 @@ def test_images_and_commands_are_those_of_the_dockerfile(name: str) -> None:
     }
 
 
-def test_the_target_and_drafts_are_given_the_head_of_the_default_model() -> None:
-    shipped = shipped_head("")
-    assert shipped is not None
-    inside = f"/opt/paceline/{shipped.relative_to(ROOT)}"
-    heads = {SERVICES[name].environment["PACELINE_HEAD"] for name in ("target", "draft")}
-    assert heads == {inside}
+@pytest.mark.parametrize(
+    ("model", "drafter"), [("", "hybrid"), ("somebody/with-a-model-of-their-own", "suffix")]
+)
+def test_drafts_use_the_head_that_comes_with_a_model(
+    model: str, drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = {"PACELINE_MODEL": model}
+    target = settings_of("target", SERVICES["target"].environment | chosen, monkeypatch)
+    assert (target.model, target.head) == (model, str(shipped_head(model) or ""))
+    monkeypatch.undo()
+    draft = settings_of("draft", SERVICES["draft"].environment | chosen, monkeypatch)
+    assert (draft.drafter, draft.head) == (drafter, target.head)
 
 
 def test_workers_are_found_by_names_that_follow_them() -> None:
