@@ -7,12 +7,12 @@ no capabilities where all are dropped. Its output goes to a log.
 
 import contextlib
 import os
+import select
 import shlex
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.network import Sandbox
@@ -61,16 +61,31 @@ class Container:
     process: "subprocess.Popen[bytes]"
     user: list[str]
     env: dict[str, str]
-    started: float = field(default_factory=time.monotonic)
+    set_up: Path
+    """A pipe that is closed inside when the command is about to be run."""
+    is_killed: bool = False
 
     @property
     def exit_code(self) -> int | None:
         """As a container engine tells it; None: it runs."""
         code = self.process.poll()
-        return 128 - code if code is not None and code < 0 else code
+        if code is None or code >= 0:
+            # `unshare` of util-linux 2.38 ends with 1 where a signal has ended what it ran.
+            return 137 if code and self.is_killed else code
+        return 128 - code
+
+    def wait_until_set_up(self) -> None:
+        """Wait for what an engine does before it runs the command. Blocks."""
+        pipe = os.open(self.set_up, os.O_RDONLY | os.O_NONBLOCK)
+        closed = select.poll()
+        closed.register(pipe, select.POLLHUP)
+        while self.process.poll() is None and not closed.poll(20):
+            pass
+        os.close(pipe)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its process 1."""
+        self.is_killed = self.is_killed or number is signal.SIGKILL
         if pid := self.pid():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -113,7 +128,12 @@ def start(
     user = _user(context)
     root = log.with_suffix(".root")
     root.mkdir(exist_ok=True)
-    script = _script(root, mounts, bool(context.get("readOnlyRootFilesystem")))
+    set_up = log.with_suffix(".pipe")
+    if not set_up.exists():
+        os.mkfifo(set_up)
+    script = f"exec 9> {set_up}\n"
+    script += _script(root, mounts, bool(context.get("readOnlyRootFilesystem")))
+    script += "exec 9>&-\n"
     script += shlex.join(["exec", *user, *_with(env), *command])
     own = ["setpriv", "--pdeathsig", "KILL", *sandbox.enter]
     own += ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", script]
@@ -121,7 +141,7 @@ def start(
         process = subprocess.Popen(
             own, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd="/"
         )
-    return Container(spec["name"], process, user, env)
+    return Container(spec["name"], process, user, env, set_up)
 
 
 def _with(env: dict[str, str]) -> list[str]:

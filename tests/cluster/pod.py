@@ -125,7 +125,7 @@ class Pod:
                 self._starting.prepare()
                 for spec in self.spec["spec"].get("initContainers", []):
                     assert spec.get("restartPolicy") != "Always", "sidecars are not known here"
-                    started = self._start(spec)
+                    started = await self._start(spec)
                     await asyncio.to_thread(started.process.wait)
                     assert started.exit_code == 0, f"{self.name}: {spec['name']}: {self.log}"
                     del self._running[spec["name"]]
@@ -146,7 +146,7 @@ class Pod:
         restarts = self.spec["spec"].get("restartPolicy", "Always") == "Always"
         for attempt in itertools.count():
             try:
-                running = self._start(spec)
+                running = await self._start(spec)
             except NotThere as missing:
                 self._tell(f"waits for {missing}")
                 if await self._is_stopped_within(0.2):
@@ -249,10 +249,12 @@ class Pod:
         else:
             assert await run_inside(running, hook["exec"]["command"]) == 0, hook
 
-    def _start(self, spec: Object) -> Container:
+    async def _start(self, spec: Object) -> Container:
         assert self._starting is not None
-        self._running[spec["name"]] = self._starting.start(spec)
-        return self._running[spec["name"]]
+        started = self._starting.start(spec)
+        self._running[spec["name"]] = started
+        await asyncio.to_thread(started.wait_until_set_up)
+        return started
 
     async def _is_stopped_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):

@@ -1,6 +1,6 @@
 """A release of the chart in a cluster of ours, and how to ask it from outside."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,11 @@ class Release:
 
 @asynccontextmanager
 async def installed(
-    folder: Path, values: Mapping[str, Any] | None = None, speed: float = SPEED
+    folder: Path, values: Mapping[str, Any], files: Sequence[Path] = (), speed: float = SPEED
 ) -> AsyncIterator[Release]:
     """A release with these values that is complete, in a cluster of its own."""
     async with running_cluster(folder, speed) as cluster:
-        release = Release(cluster, render(values))
+        release = Release(cluster, render(values, files))
         cluster.apply(release.manifests)
         await cluster.until_complete()
         yield release

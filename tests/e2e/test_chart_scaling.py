@@ -1,25 +1,24 @@
-"""An engineer scales the drafts of a release from none to three and back while clients ask."""
+"""An engineer with the values for CPUs scales drafts from none to three and back under load."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answers import Body, drafts
-from chart_release import COORDINATOR, REDIS, TARGET, installed, needs_cluster
+from chart_release import COORDINATOR, DRAFT, REDIS, TARGET, installed, needs_cluster
 from pods import Load, plain_answers
+
+from tests.chart.rendering import CHART
 
 pytestmark = [needs_cluster, pytest.mark.timeout(300)]
 
 POOL = "paceline-draft-small"
+# Tables instead of models, and no drafts yet; all else is as in the file.
 VALUES: dict[str, Any] = {
-    "target": {"settings": {"model": "table:7"}},
+    "target": {"settings": {"model": "table:7", "dtype": "float32"}},
     "drafts": {
-        "default": None,
-        "small": {
-            "replicas": 0,
-            "settings": {"drafter": "draft-model", "model": "table:7:0.2"},
-            "resources": {"requests": {"cpu": "1", "memory": "512Mi"}, "limits": {"memory": "1Gi"}},
-        },
+        "default": {"replicas": 0},
+        "small": {"replicas": 0, "settings": {"model": "table:7:0.2"}},
     },
 }
 QUESTIONS: list[Body] = [
@@ -37,22 +36,22 @@ QUESTIONS: list[Body] = [
 
 
 async def test_drafts_come_and_go_and_only_the_accepted_tokens_tell(tmp_path: Path) -> None:
-    async with installed(tmp_path, VALUES) as release:
+    async with installed(tmp_path, VALUES, [CHART / "ci" / "cpu-values.yaml"]) as release:
         cluster = release.cluster
-        await release.until_seen(1, 0)
+        await release.until_seen(2, 0)
         load = Load([release], await plain_answers(release, QUESTIONS))
         async with load.running():
             before = await load.phase("no draft", release)
             cluster.scale(POOL, 3)
             await cluster.until_complete(POOL)
-            await release.until_seen(1, 3)
+            await release.until_seen(2, 3)
             drafted = await load.phase("three drafts", release)
             cluster.scale(POOL, 0)
             await cluster.until_complete(POOL)
-            await release.until_seen(1, 0)
+            await release.until_seen(2, 0)
             after = await load.phase("no draft again", release)
         assert (before.num_drafts, drafted.num_drafts, after.num_drafts) == (0, 3, 0)
         assert drafted.num_accepted > before.num_accepted == after.num_accepted == 0
-        for name in (COORDINATOR, TARGET, REDIS):
-            assert cluster.deployments[name].num_created == 1
+        created = {name: each.num_created for name, each in cluster.deployments.items()}
+        assert created == {COORDINATOR: 1, TARGET: 2, REDIS: 1, POOL: 3, DRAFT: 0}
         await cluster.stop()
