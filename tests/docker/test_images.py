@@ -21,12 +21,11 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(MISSING), reason=MISSING),
-    pytest.mark.xdist_group("images"),
 ]
 
 LOCKED = ROOT / "docker" / "locked.txt"
-MOST_BYTES = {"coordinator": 450_000_000}
-"""With what an image may weigh without its base. That of an engine is PyTorch's affair."""
+MOST_BYTES = 450_000_000
+"""With what a coordinator may weigh above its base. What an engine weighs is PyTorch's affair."""
 START_TIMEOUT_S = 1800.0
 BODY = {
     "prompt": "Once upon a time, there was a little girl named Lily. Lily",
@@ -37,7 +36,7 @@ BODY = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def builder() -> Iterator[Builder]:
     with temporary_folder() as folder:
         yield Builder(Path(folder), read_stages())
@@ -59,36 +58,14 @@ def test_the_coordinator_has_neither_models_nor_what_runs_them(builder: Builder)
     layers = builder.build("coordinator")
     found = versions(layers)
     assert not {"torch", "transformers", "safetensors", "pip", "setuptools"} & set(found)
+    check_pinned(found)
     assert sorted(path.name for path in layers.find("/opt/paceline")[-1].iterdir()) == [
         "LICENSE",
         "coordinator",
         "healthcheck.py",
         "paceline",
     ]
-    assert layers.num_bytes < MOST_BYTES["coordinator"]
-
-
-@pytest.mark.parametrize("image", ["coordinator", "engine"])
-def test_an_image_has_the_pinned_versions_and_no_others(builder: Builder, image: str) -> None:
-    pinned = pins("constraints.txt") | pins("docker/locked.txt")
-    layers = builder.build(image)
-    sys.stdout.write(f"{image}: {layers.num_bytes / 1e6:.0f} MB above its base\n")
-    found = versions(layers)
-    # A build of torch has a name of its own behind a plus, and brings NVIDIA's libraries itself.
-    found = {name: version.partition("+")[0] for name, version in found.items()}
-    libraries = {name for name in found if name.startswith("nvidia-") or name == "triton"}
-    assert {name: found[name] for name in set(found) - libraries} == {
-        name: pinned.get(name, "not pinned") for name in set(found) - libraries
-    }
-
-
-def test_an_image_for_cuda_is_refused_without_a_torch_for_cuda(builder: Builder) -> None:
-    local = versions(builder.build("engine"))["torch"].partition("+")[2]
-    if local != "cpu":
-        builder.build("engine-cuda")
-        return
-    with pytest.raises(LineFailed, match=r"cannot use CUDA: give --build-arg TORCH_INDEX_URL"):
-        builder.build("engine-cuda")
+    assert layers.num_bytes < MOST_BYTES
 
 
 def test_the_services_of_compose_answer_as_nobody_from_files_that_cannot_be_written(
@@ -96,30 +73,60 @@ def test_the_services_of_compose_answer_as_nobody_from_files_that_cannot_be_writ
 ) -> None:
     if not shutil.which("redis-server") or not shutil.which("redis-cli"):
         pytest.skip("there is no redis-server here, which stands in for the image of Redis")
+    for image in ("coordinator", "engine"):
+        sys.stdout.write(f"{image}: {builder.build(image).num_bytes / 1e6:.0f} MB above its base\n")
+    check_pinned(versions(builder.build("engine")))
+    check_image_for_cuda(builder)
+    names = ["redis", "target", "draft", "coordinator"]
     with Machine(tmp_path, builder, read_stages()) as machine:
-        for name in ("redis", "target", "draft", "coordinator"):
+        for name in names:
             machine.start(name)
-        took = machine.wait_healthy(["redis", "target", "draft", "coordinator"], START_TIMEOUT_S)
-        sys.stdout.write(f"healthy after {took}\n")
-
-        for name in ("redis", "target", "draft", "coordinator"):
-            assert machine.run(name, ["id", "-u"]).stdout == "65532\n"
-            for path in ("/opt/x", "/usr/x", "/etc/x"):
-                assert "Read-only file system" in machine.run(name, ["touch", path]).stderr
-            assert machine.run(name, ["touch", "/tmp/x"]).returncode == 0
-
-        status = machine.ask("http://coordinator:8000/status")
-        assert all(worker["ready"] for worker in status["workers"]), status
-        assert status["session_store"] == "redis", status
-        fast, plain = (
-            machine.ask("http://coordinator:8000/v1/completions", BODY | {"speculation": how})
-            for how in ({"method": "auto"}, {"method": "off"})
-        )
-        assert fast["choices"] == plain["choices"]
-        speculation = fast["metrics"]["speculative_decoding"]
-        assert speculation["num_accepted_draft_tokens"] > 0, speculation
+        sys.stdout.write(f"healthy after {machine.wait_healthy(names, START_TIMEOUT_S)}\n")
+        for name in names:
+            check_can_do_nothing_else(machine, name)
+        check_answers(machine)
         for name in ("coordinator", "draft", "target"):
             assert machine.stop(name) == 0
+
+
+def check_pinned(found: dict[str, str]) -> None:
+    """It has the pinned versions and nothing that is not pinned."""
+    pinned = pins("constraints.txt") | pins("docker/locked.txt")
+    for name, version in found.items():
+        # A build of torch has a name of its own behind a plus, and brings NVIDIA's libraries.
+        if not name.startswith(("nvidia-", "cuda-")) and name != "triton":
+            assert version.partition("+")[0] == pinned.get(name, "not pinned"), name
+
+
+def check_image_for_cuda(builder: Builder) -> None:
+    """It is made with a PyTorch for CUDA, and refused with another."""
+    if not versions(builder.build("engine"))["torch"].endswith("+cpu"):
+        builder.build("engine-cuda")
+        return
+    with pytest.raises(LineFailed, match=r"cannot use CUDA: give --build-arg TORCH_INDEX_URL"):
+        builder.build("engine-cuda")
+
+
+def check_can_do_nothing_else(machine: Machine, name: str) -> None:
+    """It is nobody, and of the files it can write those in /tmp."""
+    assert machine.run(name, ["id", "-u"]).stdout == "65532\n"
+    for path in ("/opt/x", "/usr/x", "/etc/x"):
+        assert "Read-only file system" in machine.run(name, ["touch", path]).stderr
+    assert machine.run(name, ["touch", "/tmp/x"]).returncode == 0
+
+
+def check_answers(machine: Machine) -> None:
+    """All are used, and drafts change nothing but the speed."""
+    status = machine.ask("http://coordinator:8000/status")
+    assert all(worker["ready"] for worker in status["workers"]), status
+    assert status["session_store"] == "redis", status
+    fast, plain = (
+        machine.ask("http://coordinator:8000/v1/completions", BODY | {"speculation": how})
+        for how in ({"method": "auto"}, {"method": "off"})
+    )
+    assert fast["choices"] == plain["choices"]
+    speculation = fast["metrics"]["speculative_decoding"]
+    assert speculation["num_accepted_draft_tokens"] > 0, speculation
 
 
 def _write_locked() -> None:
