@@ -14,7 +14,7 @@ where `keys` is a setting's name to a key of the Secret. Nothing where there is 
 {{- $items = append $items (dict "key" $key "path" $key) -}}
 {{- $_ := set $to.env (printf "PACELINE_%s_FILE" $setting) (printf "/etc/paceline/%s/%s" $name $key) -}}
 {{- end -}}
-{{- $_ := set $to "files" (append $to.files (dict "name" $name "secret" .secret "items" $items)) -}}
+{{- $_ := set $to "files" (append $to.files (dict "name" $name "secret" .secret "items" (uniq $items))) -}}
 {{- end -}}
 {{- end -}}
 

@@ -14,16 +14,8 @@ from tests.chart.rendering import CI_VALUES, Object, env_of, needs_helm, render
 
 pytestmark = needs_helm
 
-NOT_YET = {
-    "PACELINE_TENSOR_PARALLEL_SIZE",
-    "PACELINE_REDIS_USERNAME",
-    "PACELINE_REDIS_PASSWORD_FILE",
-    "PACELINE_SENTINEL_PASSWORD_FILE",
-    "PACELINE_REDIS_TLS_CA_FILE",
-    "PACELINE_REDIS_TLS_CERTIFICATE_FILE",
-    "PACELINE_REDIS_TLS_PRIVATE_KEY_FILE",
-}
-"""Rendered for settings that the services are about to get."""
+NOT_YET = {"PACELINE_TENSOR_PARALLEL_SIZE"}
+"""Rendered for groups of ranks, which the engine does not run yet."""
 
 
 def settings_of(pod: Object, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
@@ -122,6 +114,20 @@ def test_another_redis_is_reached_as_the_values_say() -> None:
     assert env["PACELINE_REDIS_PASSWORD_FILE"] == "/etc/paceline/redis-password/password"
     assert env["PACELINE_SENTINEL_PASSWORD_FILE"].endswith("/sentinel-password")
     assert env["PACELINE_REDIS_TLS_CERTIFICATE_FILE"] == "/etc/paceline/redis-tls/tls.crt"
+
+
+def test_one_password_may_do_for_redis_and_its_sentinels() -> None:
+    external = {
+        "url": "redis+sentinel://sentinel:26379/paceline/0",
+        "existingSecret": "redis",
+        "sentinelPasswordKey": "password",
+    }
+    values = {"redis": {"enabled": False, "external": external}}
+    pod = dict(render(values).pods())["paceline-coordinator"]
+    env = env_of(pod)
+    assert env["PACELINE_SENTINEL_PASSWORD_FILE"] == env["PACELINE_REDIS_PASSWORD_FILE"]
+    (volume,) = (item for item in pod["spec"]["volumes"] if item["name"] == "redis-password")
+    assert volume["secret"]["items"] == [{"key": "password", "path": "password"}]
 
 
 def test_drafters_that_run_the_targets_model_are_told_which_it_is() -> None:
