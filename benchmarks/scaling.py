@@ -32,9 +32,9 @@ def main() -> None:
     """Run all phases, and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     # Enough that none is asked twice: drafts would copy the first answer.
-    parser.add_argument("--prompts", type=int, default=200, help="different ones")
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--answers", type=int, default=20, help="of each phase, at least")
+    parser.add_argument("--prompts", type=int, default=120, help="different ones")
+    parser.add_argument("--max-tokens", type=int, default=48)
+    parser.add_argument("--answers", type=int, default=12, help="of each phase, at least")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         phases = asyncio.run(_run(options, Path(directory)))

@@ -12,7 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from answers import OFF, Addresses, Answer, Body, FrontEnd, ask, ask_grpc, check_equal
+from answers import (
+    OFF, Addresses, Answer, Body, FrontEnd, ask, ask_all, ask_grpc, check_equal
+)
 from kubernetes_api import KubernetesApi
 from observed import soon, status
 from processes import Coordinator, Processes, Worker
@@ -188,4 +190,5 @@ async def plain_answers(
     coordinator: Addresses, bodies: Sequence[Body]
 ) -> list[tuple[Body, Answer]]:
     """Each with what the target says to it by itself."""
-    return [(body, await ask(coordinator, {**body, "speculation": OFF})) for body in bodies]
+    plain = [{**body, "speculation": OFF} for body in bodies]
+    return list(zip(bodies, await ask_all(coordinator, plain, NUM_CLIENTS), strict=True))
