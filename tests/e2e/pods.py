@@ -12,9 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from answers import (
-    OFF, Addresses, Answer, Body, FrontEnd, ask, ask_all, ask_grpc, check_equal
-)
+from answers import OFF, Addresses, Answer, Body, FrontEnd, ask, ask_all, ask_grpc, check_equal
 from kubernetes_api import KubernetesApi
 from observed import soon, status
 from processes import Coordinator, Processes, Worker
