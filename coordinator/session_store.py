@@ -1,8 +1,8 @@
 """The connection to Redis, and the store that a setting asks for.
 
-Knows nothing about records. A breaker keeps Redis out of the way once it does not answer in time,
-and only `RedisLink.probe` closes it again: a request waits for Redis at most once in an outage, and
-then no longer than its budget.
+Knows nothing about records. A request waits for Redis at most once in an outage, and then no longer
+than its budget: once Redis does not answer in time, requests are kept from it until what is written
+behind them is answered in time again, and when that fails too, nothing but probes is sent to it.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ _WRITER_BUDGET_S = 1.0
 _TELL_AGAIN_S = 60.0
 """When trouble that goes on is logged again."""
 
+_SLOW = "slow"
 _PROBE = ("SET", "{paceline:probe}", "", "PX", 1000)
 """Reads would also work on a replica, on a full server and without the right to write."""
 
@@ -53,13 +54,17 @@ async def open_session_store(
 
 
 class RedisLink:
-    """Commands to Redis behind a breaker, which is open until the first `probe` succeeds."""
+    """Commands to Redis behind a breaker, which is open until the first `probe` succeeds.
+
+    Redis is in use, or slow (requests are kept from it), or away.
+    """
 
     def __init__(self, url: str, watch: Watch, access: RedisAccess = PLAIN) -> None:
         self._clients = RedisClients(url, access, _WRITER_BUDGET_S)
         self._client = self._clients.client
         self._watch = watch
         self._trouble = "not connected yet"
+        self._is_away = True
         self._told: dict[str, float] = {}
         """When each trouble was last logged, so that one that comes and goes fills no log."""
         self._is_told = True
@@ -68,8 +73,13 @@ class RedisLink:
 
     @property
     def trouble(self) -> str:
-        """Why Redis is not in use now, in a word or two; empty when it is."""
+        """Why requests are kept from Redis now, in a word or two; empty when they are not."""
         return self._trouble
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing can be written to it either."""
+        return self._is_away
 
     async def ask(self, *command: Any) -> Any:
         """The answer to one command, for a request that waits. Raises `Away`.
@@ -84,7 +94,10 @@ class RedisLink:
         call.add_done_callback(self._ended)
         await asyncio.wait((call,), timeout=_REQUEST_BUDGET_S)
         if not call.done():
-            raise self._trip("ask", began, TimeoutError("no answer within a request's budget"))
+            self._watch("ask", perf_counter() - began, _SLOW)
+            if not self._is_away:
+                self._call_slow()
+            raise Away
         try:
             reply = call.result()
         except FAILURES as error:
@@ -94,7 +107,7 @@ class RedisLink:
 
     async def send(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         """The answers to many commands, in one go. Raises `Away` when one of them failed."""
-        if self._trouble:
+        if self._is_away:
             raise Away
         began = perf_counter()
         pipeline = self._client.pipeline(transaction=False)
@@ -108,25 +121,21 @@ class RedisLink:
         for reply in replies:
             if isinstance(reply, Exception):
                 raise self._trip("write", began, reply) from reply
-        self._watch("write", perf_counter() - began, "")
+        self._answered("write", began)
         return replies
 
     async def probe(self) -> None:
-        """Find out whether Redis can be written to, and open or close the breaker."""
+        """Find out whether Redis can be written to, and how fast; open or close the breaker."""
         began = perf_counter()
         try:
             async with asyncio.timeout(_WRITER_BUDGET_S):
-                if self._trouble:
+                if self._is_away:
                     await self._clients.start_anew()
                 await self._client.execute_command(*_PROBE)
         except FAILURES as error:
             self._trip("probe", began, error)
             return
-        self._watch("probe", perf_counter() - began, "")
-        if self._is_told:
-            log.info("Redis is in use")
-        self._trouble = ""
-        self._is_told = False
+        self._answered("probe", began)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -141,17 +150,32 @@ class RedisLink:
         if not call.cancelled():
             call.exception()  # seen here, since nobody waits any more for a call that was too slow
 
+    def _answered(self, operation: str, began: float) -> None:
+        took = perf_counter() - began
+        self._watch(operation, took, "")
+        # A first answer has taken a connection as well: it says nothing about those to come.
+        if self._is_away or took < _REQUEST_BUDGET_S:
+            if self._is_told:
+                log.info("Redis is in use")
+            self._trouble, self._is_away, self._is_told = "", False, False
+        elif self._trouble:
+            self._call_slow()
+
+    def _call_slow(self) -> None:
+        self._tell(_SLOW, "no answer within a request's budget")
+        self._trouble = _SLOW
+
     def _trip(self, operation: str, began: float, error: BaseException) -> Away:
         trouble = trouble_of(error)
         self._watch(operation, perf_counter() - began, trouble)
-        self._tell(trouble, error)
-        self._trouble = trouble
+        self._tell(trouble, reason_of(error))
+        self._trouble, self._is_away = trouble, True
         return Away()
 
-    def _tell(self, trouble: str, error: BaseException) -> None:
+    def _tell(self, trouble: str, reason: str) -> None:
         now = perf_counter()
         self._told = {told: at for told, at in self._told.items() if now < at + _TELL_AGAIN_S}
         if trouble not in self._told:
-            log.warning("Redis: %s (%s); requests go on in memory", trouble, reason_of(error))
+            log.warning("Redis: %s (%s); requests go on in memory", trouble, reason)
             self._told[trouble] = now
             self._is_told = True

@@ -51,10 +51,15 @@ class Away(Exception):
 
 
 class Link(Protocol):
-    """Commands to the shared store. `ask` and `send` raise `Away`; `trouble` then says why."""
+    """Commands to the shared store. `ask` and `send` raise `Away`; `trouble` then says why.
+
+    `ask` is for requests and refuses sooner: when `is_away` is false, `send` may still do.
+    """
 
     @property
     def trouble(self) -> str: ...
+    @property
+    def is_away(self) -> bool: ...
     async def ask(self, *command: Any) -> Any: ...
     async def send(self, commands: list[tuple[Any, ...]]) -> list[Any]: ...
     async def probe(self) -> None: ...
@@ -201,11 +206,12 @@ class SharedStore:
         # A flag too: the `wait_for` inside redis can swallow a cancellation (before Python 3.12).
         while not self._closing:
             try:
-                if self._link.trouble:
+                if self._link.is_away:
                     await self._wait_for_return()
                 else:
+                    idle_s = _PROBE_INTERVAL_S if self._link.trouble else _IDLE_PROBE_S
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_IDLE_PROBE_S):
+                        async with asyncio.timeout(idle_s):
                             await self._changed.wait()
                     await asyncio.sleep(_FLUSH_INTERVAL_S)
                     await self._flush()
@@ -218,7 +224,7 @@ class SharedStore:
     async def _wait_for_return(self) -> None:
         await asyncio.sleep(_PROBE_INTERVAL_S)
         await self._link.probe()
-        if not self._link.trouble:
+        if not self._link.is_away:
             # It may have come back empty: every record held here is offered again.
             for lease in self._memory.leases():
                 self._touch(lease)
@@ -233,11 +239,9 @@ class SharedStore:
             value = json.dumps(astuple(placement))
             commands.append(("SET", session_key(session_id), value, "PX", self._ttl_ms))
         try:
-            if commands:
-                replies = await self._link.send(commands)
-            else:
+            replies = await self._link.send(commands) if commands else []
+            if not commands or self._link.trouble:
                 await self._link.probe()
-                replies = []
         except BaseException:  # cancellation too: what was not answered is still to be written
             for lease in leases:
                 self._touch(lease)

@@ -46,6 +46,11 @@ class ManagedRedis:
     def url(self) -> str:
         return self._server.url
 
+    @property
+    def path(self) -> str:
+        """Of its socket file."""
+        return str(self._server.socket_path)
+
     def start(self) -> None:
         self._process = subprocess.Popen(
             self._server.argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL

@@ -1,6 +1,5 @@
 """What Redis is shown, what it may do to us if it is not content, and how that is told."""
 
-import asyncio
 import re
 import shutil
 import socket
@@ -14,6 +13,7 @@ import pytest
 from authority import Authority
 from ports import HOST, number_of, reserve_port
 from redis_server import BINARIES, ManagedRedis, tls_options
+from relay import Relay
 from session_stores import generation, recorded, until
 
 from coordinator.metrics import Metrics
@@ -212,38 +212,16 @@ async def test_a_user_with_the_rights_on_the_page_can_do_all_and_needs_all(binar
     assert granted == used - {"auth", "config|resetstat", "acl|log", "info"}
 
 
-class Relay:
-    """An address that leads whoever comes next to `path`, as that of a Service changes."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        others_reader, others_writer = await asyncio.open_unix_connection(self.path)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._pass_on(reader, others_writer))
-            tasks.create_task(self._pass_on(others_reader, writer))
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-        writer.close()
-
-
 async def test_a_primary_that_was_demoted_is_left_for_the_new_one_at_its_address(
     redis_server: ManagedRedis, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def path_of(server: ManagedRedis) -> str:
-        return server.url.removeprefix("unix://")
-
-    relay = Relay(path_of(redis_server))
-    listening = await asyncio.start_unix_server(relay.serve, tmp_path / "socket")
+    relay, url = Relay(redis_server.path), f"unix://{tmp_path}/socket"
     with ManagedRedis() as new:
-        async with listening, store_of({"redis_url": f"unix://{tmp_path}/socket"}) as store:
+        async with relay.at(tmp_path / "socket"), store_of({"redis_url": url}) as store:
             before = await store.open(generation("before"))
             with redis_server.client() as client:
                 client.replicaof(HOST, 1)
-            relay.path = path_of(new)
+            relay.path = new.path
             lease = await store.open(generation("r"))
             store.append(lease, 0, [1, 2])
             await recorded(lease, 2)
