@@ -107,6 +107,13 @@ def test_a_start_may_take_as_long_as_the_values_say() -> None:
     assert target["spec"]["progressDeadlineSeconds"] > 1801 + grace
 
 
+def test_a_coordinator_may_wait_for_the_first_target() -> None:
+    objects = render({"target": {"startupSeconds": 1801}, "coordinator": {"startupSeconds": 60}})
+    coordinator = objects.one("Deployment", "paceline-coordinator")
+    grace = coordinator["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert coordinator["spec"]["progressDeadlineSeconds"] > 1801 + 60 + grace
+
+
 @pytest.mark.parametrize(
     "resources, threads",
     [
