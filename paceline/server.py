@@ -33,6 +33,9 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 STOP_GRACE_S = 2.0
 """How long calls may take to end when there is nothing left to wait for."""
 
+DEVICE_BROKEN = 70
+"""Exit status of a worker that can compute no more (EX_SOFTWARE of sysexits.h)."""
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 S = TypeVar("S", bound=ServiceSettings)
@@ -115,6 +118,9 @@ class Device(Protocol):
     def stop(self) -> None:
         """End."""
 
+    async def until_broken(self) -> str:
+        """Return, with the reason, when it will compute no more although nobody told it to stop."""
+
 
 class WorkerSettings(Protocol):
     """The settings of a worker that say where it listens and how it leaves."""
@@ -138,10 +144,13 @@ async def serve_worker(
 ) -> None:
     """Serve with a model that is loaded until a signal; then drain, and end.
 
-    `drain` returns when no caller needs this worker any more, or after so many seconds.
+    `drain` returns when no caller needs this worker any more, or after so many seconds. A device
+    that breaks ends the process at once: its callers go elsewhere, and whoever runs it starts it
+    again. A server that lives on would be sent more and more that is never answered.
     """
     port = await server.start(settings.host, settings.port)
     device.start()
+    watch = asyncio.create_task(_end_when_broken(name, device))
     await server.set_ready(True)
     logger.info("%s listens on %s", name, with_port(settings.host, port))
     await until_signalled()
@@ -149,6 +158,13 @@ async def serve_worker(
     await drain(settings.drain_seconds)
     await server.stop(STOP_GRACE_S)
     await asyncio.to_thread(device.stop)
+    watch.cancel()
+
+
+async def _end_when_broken(name: str, device: Device) -> None:
+    logger.critical("%s ends, since it computes no more: %s", name, await device.until_broken())
+    logging.shutdown()
+    os._exit(DEVICE_BROKEN)
 
 
 async def until_signalled() -> None:

@@ -8,12 +8,13 @@ alternating passes of half the speed.
 Knows nothing about what a round or a pass is: a `Stepper` (verifier, proposer) does.
 """
 
+import asyncio
 import logging
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
@@ -29,6 +30,10 @@ RETURN_TIME_STEP = 1.25
 the median, which the odd long wait on a busy machine does not move."""
 STALL_S = 0.05
 """How long to sleep when nothing that waits can get a pass yet."""
+STUCK_S = 120.0
+"""A pass that takes longer will not end: the callers have left, who wait a minute for a result."""
+LOOK_S = 1.0
+"""How often to look whether the pass that runs is still the same."""
 
 
 class OfSequence(Protocol):
@@ -113,6 +118,9 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         self._inbox: deque[_Submission[RoundT, ResultT]] = deque()
         self._wake = threading.Condition()
         self._is_stopping = False
+        self._running: Future[None] | None = None
+        self._num_turns = 0
+        self._is_resting = True
         self._callers: dict[str, Caller[ResultT]] = {}
         self._returns: dict[str, _Return] = {}
         self._last_pass: list[str] = []
@@ -131,7 +139,21 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         """Begin to take rounds."""
         # Results reach the event loop sooner when the interpreter lock changes hands sooner.
         sys.setswitchinterval(0.0005)
-        self._executor.submit(self._run)
+        self._running = self._executor.submit(self._run)
+
+    async def until_broken(self) -> str:
+        """Return, with the reason, when the thread has ended unasked or does not come back.
+
+        Counts looks and not seconds: a process that was stopped for a while is not at fault.
+        """
+        turn, num_looks = 0, 0
+        while num_looks * LOOK_S < STUCK_S:
+            await asyncio.sleep(LOOK_S)
+            if self._running is not None and self._running.done() and not self._is_stopping:
+                return f"its thread has ended: {self._running.exception()!r}"
+            is_same = turn == self._num_turns and not self._is_resting
+            turn, num_looks = self._num_turns, num_looks + 1 if is_same else 0
+        return f"a pass has not come to its end in {STUCK_S:g} s"
 
     def stop(self) -> None:
         """Finish the pass that runs and end the thread."""
@@ -158,10 +180,13 @@ class DeviceWorker(Generic[RoundT, ResultT]):
     def _run(self) -> None:
         while True:
             with self._wake:
+                self._is_resting = True
                 while not (self._inbox or self._is_stopping or self._stepper.has_work):
                     self._wake.wait()
                 if self._is_stopping:
                     return
+                self._num_turns += 1
+                self._is_resting = False
             self._drain()
             self._await_returning()
             if self._stepper.has_work:
