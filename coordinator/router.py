@@ -71,7 +71,7 @@ class Router:
         """The targets that take sequences of so many tokens now; waits for the first.
 
         Where none is ready, those that answer all the same are tried rather than nothing: first
-        those that are only listed as closed, then those that shut down.
+        those that are only listed as closed or silent, then those that shut down.
         """
         while not self._has_stopped:
             if ready := _long_enough(self._pool.ready_targets(), length):
@@ -89,11 +89,11 @@ class Router:
         """Say it when sequences begin to go where none should, and when that is over."""
         if used and not self._uses_closed:
             logger.warning(
-                "no target worker is listed as ready; sequences go to those that still answer: %s",
-                ", ".join(f"{worker.address} ({worker.closed})" for worker in used),
+                "no target worker is ready; sequences go to those that still answer: %s",
+                ", ".join(f"{worker.address} ({worker.held_back})" for worker in used),
             )
         elif self._uses_closed and not used:
-            logger.info("target workers are listed as ready again, and get all sequences")
+            logger.info("target workers are ready again, and get all sequences")
         self._uses_closed = bool(used)
 
     def ready_drafts(self, drafter: str | None) -> list[Worker]:

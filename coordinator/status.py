@@ -57,8 +57,8 @@ def source_statuses(pool: WorkerPool) -> tuple[SourceStatus, ...]:
 
 
 def _reason(worker: Worker) -> str:
-    if worker.is_connected and worker.closed:
-        return f"gets no new sequences: {worker.closed}"
+    if worker.is_connected and worker.held_back:
+        return f"gets no new sequences: {worker.held_back}"
     return worker.reason
 
 

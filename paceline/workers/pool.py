@@ -63,12 +63,14 @@ class WorkerPool:
         return [worker for worker in self.targets if worker.is_ready]
 
     def closed_targets(self) -> list[Worker]:
-        """The targets that are listed as closed and still take rounds as any other."""
-        return [
+        """The targets that are held back and still take rounds as any other: those that are only
+        listed as closed, else those that do not answer, which may be just slow."""
+        held_back = [
             worker
             for worker in self.targets
-            if worker.closed and worker.is_connected and not worker.is_draining
+            if worker.held_back and worker.is_connected and not worker.is_draining
         ]
+        return [worker for worker in held_back if not worker.is_silent] or held_back
 
     def draining_targets(self) -> list[Worker]:
         """The targets that shut down and still take rounds."""

@@ -5,6 +5,7 @@ is not awaited (any more) is dropped. When the stream breaks, everyone who waits
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -12,6 +13,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from paceline.rounds import WorkerLoad
+
+SILENT_S = 20.0
+"""A worker that owes answers and says nothing for so long may be stuck, though its connection is
+good. No harm if it only computes: it is one to ask later then."""
 
 
 class WorkerLost(Exception):
@@ -65,7 +70,13 @@ class RoundClient(Generic[RoundT, ResultT]):
         self._has_news = asyncio.Event()
         self._waiting: dict[str, _Waiting[ResultT]] = {}
         self._lost: str | None = None
+        self._owes_since: float | None = None
         self.load = WorkerLoad()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the worker has said nothing for long although it was asked for something."""
+        return self._owes_since is not None and time.monotonic() - self._owes_since > SILENT_S
 
     async def run(self, on_draining: Callable[[], None]) -> None:
         """Carry the stream until it ends; raises `WorkerLost` with the reason.
@@ -144,6 +155,7 @@ class RoundClient(Generic[RoundT, ResultT]):
                 on_draining()
             for message in messages:
                 self._hand_out(message)
+            self._owes_since = time.monotonic() if self._waiting else None
 
     async def _write_all(self) -> None:
         while True:
@@ -151,6 +163,8 @@ class RoundClient(Generic[RoundT, ResultT]):
             self._has_news.clear()
             messages, closed = [message for _, message in self._outbox], self._closed_ids
             self._outbox, self._closed_ids = [], []
+            if messages and self._owes_since is None:
+                self._owes_since = time.monotonic()
             await self._call.write(self._write(messages, closed))
 
 

@@ -30,6 +30,7 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 STEADY_S = 1.0
 """A stream that ends sooner did not work: the pauses grow on."""
+SILENT = "it has not answered for a while"
 DRAINING = "it shuts down, and goes on with the sequences that it has"
 
 
@@ -72,7 +73,17 @@ class Worker:
     @property
     def is_ready(self) -> bool:
         """Whether a sequence can begin here now."""
-        return self.is_connected and not self.is_draining and not self.closed
+        return self.is_connected and not self.is_draining and not self.held_back
+
+    @property
+    def held_back(self) -> str:
+        """Why new sequences go elsewhere as long as they can; empty: nothing is said against it."""
+        return self.closed or (SILENT if self.is_silent else "")
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it owes answers and has said nothing for long."""
+        return self._rounds is not None and self._rounds.is_silent
 
     @property
     def is_connected(self) -> bool:

@@ -6,8 +6,10 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
+from waiting import NEVER_S, until
 
 from paceline.rounds import TokenSpan, VerifyResult, VerifyRound, WorkerLoad
+from paceline.workers import round_client
 from paceline.workers.round_client import RoundBytes, RoundClient, WorkerLost
 
 SPAN = TokenSpan(0, 0, ())
@@ -138,6 +140,31 @@ async def test_the_messages_of_a_round_are_counted_for_who_wants_to_know(
         assert [(await anext(results)).start for _ in range(2)] == [1, 2]
     await other
     assert counted == RoundBytes(sent=100, received=50)
+
+
+async def test_a_worker_that_owes_answers_and_says_nothing_is_silent(
+    client: Client, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_client, "SILENT_S", -1.0)
+    assert not client.is_silent, "nothing has been asked"
+    given_up, other = asked(client, "a"), asked(client, "b")
+    await settle()
+    assert client.is_silent
+    stream.answers.put_nowait(VerifyResult("b", 1))
+    await other
+    assert client.is_silent, "it still owes the other one"
+    given_up.cancel()
+    client.close_sequence("a")
+    await settle()
+    assert client.is_silent, "to give up is no answer"
+    stream.answers.put_nowait(VerifyResult("a", 1))
+    await until(lambda: not client.is_silent)
+    answered_in_time = asked(client, "c")
+    monkeypatch.setattr(round_client, "SILENT_S", NEVER_S)
+    await settle()
+    assert not client.is_silent
+    stream.answers.put_nowait(VerifyResult("c", 1))
+    await answered_in_time
 
 
 async def test_a_round_that_has_not_gone_out_does_not_outlive_its_sequence(

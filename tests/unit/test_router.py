@@ -33,12 +33,16 @@ def pool(num_targets: int, *drafters: str) -> WorkerPool:
 
 def connect(worker: Worker, info: WorkerInfo) -> None:
     worker.info = info
-    worker._rounds = cast(Any, SimpleNamespace(load=WorkerLoad()))
+    worker._rounds = cast(Any, SimpleNamespace(load=WorkerLoad(), is_silent=False))
     worker._become("")
 
 
 def shut_down(worker: Worker) -> None:
-    worker._rounds = cast(Any, SimpleNamespace(load=WorkerLoad(draining=True)))
+    worker._rounds = cast(Any, SimpleNamespace(load=WorkerLoad(draining=True), is_silent=False))
+
+
+def fall_silent(worker: Worker) -> None:
+    worker._rounds = cast(Any, SimpleNamespace(load=WorkerLoad(), is_silent=True))
 
 
 def disconnect(worker: Worker) -> None:
@@ -213,3 +217,19 @@ async def test_targets_that_are_only_listed_as_closed_are_tried_before_failing(
     assert await running.target(closed) is draining
     connect(lost, INFO)
     assert await router.place(prompt(3), None, None).target(None) is lost
+
+
+async def test_a_target_that_does_not_answer_is_tried_where_no_other_one_is() -> None:
+    workers_of = pool(2, "self")
+    silent, other = workers_of.targets
+    fall_silent(silent)
+    fall_silent(workers_of.drafts[0])
+    router = Router(workers_of)
+    for number in range(10):
+        placed = router.place(prompt(number), None, None)
+        assert (await placed.target(None), placed.draft(None)) == (other, None)
+        placed.leave()
+    other.closed = "its pod is not ready"
+    assert await router.place(prompt(1), None, None).target(None) is other
+    disconnect(other)
+    assert await router.place(prompt(1), None, None).target(None) is silent, "it may be just slow"
