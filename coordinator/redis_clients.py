@@ -14,7 +14,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
 
 from coordinator.redis_access import RedisAccess, option_of, split_url
-from coordinator.redis_connections import Login, SentinelTlsConnection, Tls, TlsConnection
+from coordinator.redis_connections import (
+    Login,
+    Names,
+    PlainConnection,
+    PlainPrimaryConnection,
+    Tls,
+    TlsConnection,
+    TlsPrimaryConnection,
+)
 from coordinator.redis_sentinels import Sentinels
 from paceline.errors import InvalidConfig
 
@@ -30,6 +38,7 @@ class RedisClients:
     def __init__(self, url: str, access: RedisAccess, timeout_s: float) -> None:
         """Raises `InvalidConfig` for a URL that cannot be meant; does not connect yet."""
         self._sentinels: Sentinels | None = None
+        self._names = Names()
         options: dict[str, Any] = {
             "retry": Retry(NoBackoff(), 0),
             "socket_timeout": timeout_s,
@@ -46,11 +55,11 @@ class RedisClients:
             if kind == "sentinel":
                 self.client = self._of_sentinels(parts, access, options)
             elif kind == "cluster":
-                self.client = _of_cluster(plain_url, access, options)
+                self.client = _of_cluster(plain_url, access, options, self._names)
             elif kind:
                 raise ValueError("unknown scheme")
             else:
-                self.client = _of_server(plain_url, access, options)
+                self.client = _of_server(plain_url, access, options, self._names)
         except (ValueError, TypeError, RedisClusterException) as error:
             raise InvalidConfig(
                 f"{option_of('redis_url')} is {_without_password(url)!r}, which cannot be used: "
@@ -73,6 +82,7 @@ class RedisClients:
         await self.client.aclose()
         if self._sentinels is not None:
             await self._sentinels.aclose()
+        self._names.close()
 
     def _of_sentinels(
         self, parts: SplitResult, access: RedisAccess, options: dict[str, Any]
@@ -90,15 +100,14 @@ class RedisClients:
         for host in hosts.split(","):
             address = urlsplit(f"//{host}")
             addresses.append((address.hostname or "localhost", address.port or _SENTINEL_PORT))
-        to_sentinel, to_primary = dict(options), dict(options)
+        to_sentinel = options | _connection(parts.scheme, access, self._names)
+        to_primary = dict(to_sentinel)
         if access.sentinel_password is not None:
             to_sentinel["credential_provider"] = Login("", access.sentinel_password)
-        if parts.scheme == "rediss":
-            tls = Tls(access.certificates)
-            to_sentinel |= {"connection_class": TlsConnection, "tls": tls}
-            to_primary |= {"connection_class": SentinelTlsConnection, "tls": tls}
         self._sentinels = Sentinels(addresses, to_sentinel)
+        is_plain = parts.scheme == "redis"
         to_primary |= {
+            "connection_class": PlainPrimaryConnection if is_plain else TlsPrimaryConnection,
             "max_connections": _MAX_CONNECTIONS,
             "timeout": options["socket_timeout"],
             "db": _database(database),
@@ -108,7 +117,7 @@ class RedisClients:
         return self._sentinels.primary(unquote(service), to_primary | _login(access))
 
 
-def _of_server(url: str, access: RedisAccess, options: dict[str, Any]) -> Client:
+def _of_server(url: str, access: RedisAccess, options: dict[str, Any], names: Names) -> Client:
     parts = urlsplit(url)
     if parts.scheme != "unix":
         _database(parts.path.strip("/"))
@@ -119,25 +128,31 @@ def _of_server(url: str, access: RedisAccess, options: dict[str, Any]) -> Client
         **_login(access),
         **options,
     )
-    if parts.scheme == "rediss":
-        pool.connection_class = TlsConnection
-        pool.connection_kwargs["tls"] = Tls(access.certificates)
+    if parts.scheme != "unix":
+        pool.connection_kwargs |= _connection(parts.scheme, access, names)
+        pool.connection_class = pool.connection_kwargs.pop("connection_class")
     pool.make_connection()  # refuses unknown options in the URL; does not connect yet
     return Redis.from_pool(pool)
 
 
-def _of_cluster(url: str, access: RedisAccess, options: dict[str, Any]) -> RedisCluster:
+def _of_cluster(
+    url: str, access: RedisAccess, options: dict[str, Any], names: Names
+) -> RedisCluster:
     client = RedisCluster.from_url(url, **_login(access), **options)
-    if urlsplit(url).scheme == "rediss":
-        # Its constructor knows files, and reads them once; nodes that it hears of get these.
-        client.connection_kwargs |= {
-            "connection_class": TlsConnection,
-            "tls": Tls(access.certificates),
-        }
-        for node in client.startup_nodes:
-            node.connection_class = TlsConnection
-            node.connection_kwargs["tls"] = client.connection_kwargs["tls"]
+    # Its constructor knows no connections but its own; nodes that it hears of get these.
+    client.connection_kwargs |= (connection := _connection(urlsplit(url).scheme, access, names))
+    for node in client.startup_nodes:
+        node.connection_class = connection["connection_class"]
+        node.connection_kwargs |= connection
+        del node.connection_kwargs["connection_class"]
     return client
+
+
+def _connection(scheme: str, access: RedisAccess, names: Names) -> dict[str, Any]:
+    """The kind of connections over TCP, and what these take beside those of redis-py."""
+    if scheme == "rediss":
+        return {"connection_class": TlsConnection, "names": names, "tls": Tls(access.certificates)}
+    return {"connection_class": PlainConnection, "names": names}
 
 
 def _login(access: RedisAccess) -> dict[str, Any]:

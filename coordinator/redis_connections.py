@@ -4,11 +4,16 @@ One of the modules that import redis. So passwords and certificates can be repla
 process runs; connections that stand are left as they are.
 """
 
+import asyncio
+import contextlib
+import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from typing import Any
 
-from redis.asyncio.connection import SSLConnection
-from redis.asyncio.sentinel import SentinelManagedSSLConnection
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 from redis.credentials import CredentialProvider
 
 from paceline.certificates import Certificates, use
@@ -52,8 +57,64 @@ class Tls:
         return self._context
 
 
-class _LooksFirst:
-    """A connection over TLS that looks at the files whenever it connects."""
+class Names:
+    """Looks hosts up, one question for each at a time, on threads of its own.
+
+    asyncio does so on the threads on which requests are read: where name servers do not answer,
+    every attempt would keep one of them for long. There it comes second, and soon has its answer.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(4, "redis-dns")
+        self._asked: dict[str, asyncio.Future[Any]] = {}
+
+    async def look_up(self, host: str) -> None:
+        """Return when it is known where that is; raises `OSError`."""
+        with contextlib.suppress(ValueError):
+            ip_address(host)
+            return
+        asked = self._asked.get(host)
+        if asked is None or asked.done():
+            loop = asyncio.get_running_loop()
+            asked = loop.run_in_executor(self._threads, socket.getaddrinfo, host, None)
+            asked.add_done_callback(_seen)
+            self._asked[host] = asked
+        await asyncio.wait((asked,))
+        asked.result()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _seen(asked: "asyncio.Future[Any]") -> None:
+    """Nobody may be waiting any more to be told what went wrong."""
+    if not asked.cancelled():
+        asked.exception()
+
+
+class _LooksUp:
+    """A connection that looks its host up beforehand."""
+
+    host: Any
+    is_connected: Any
+    socket_connect_timeout: Any
+
+    def __init__(self, *, names: Names, **options: Any) -> None:
+        super().__init__(**options)
+        self._names = names
+
+    async def connect_check_health(self, *args: Any, **options: Any) -> None:
+        """Where redis-py connects, whoever asks for it."""
+        connection: Any = super()
+        if not self.is_connected:
+            async with asyncio.timeout(self.socket_connect_timeout):
+                await self._names.look_up(self.host)
+        await connection.connect_check_health(*args, **options)
+
+
+class _LooksFirst(_LooksUp):
+    """A connection over TLS that looks at the files as well."""
 
     def __init__(self, *, tls: Tls, **options: Any) -> None:
         super().__init__(**options)
@@ -61,14 +122,22 @@ class _LooksFirst:
 
     async def connect_check_health(self, *args: Any, **options: Any) -> None:
         """Where redis-py connects, whoever asks for it."""
-        connection: Any = super()
-        await self.ssl_context.look()
-        await connection.connect_check_health(*args, **options)
+        if not self.is_connected:
+            await self.ssl_context.look()
+        await super().connect_check_health(*args, **options)
+
+
+class PlainConnection(_LooksUp, Connection):
+    """To a server or a Sentinel, in the clear."""
+
+
+class PlainPrimaryConnection(_LooksUp, SentinelManagedConnection):
+    """To the primary that Sentinels name, in the clear."""
 
 
 class TlsConnection(_LooksFirst, SSLConnection):
-    """To a server, or a Sentinel."""
+    """To a server or a Sentinel."""
 
 
-class SentinelTlsConnection(_LooksFirst, SentinelManagedSSLConnection):
+class TlsPrimaryConnection(_LooksFirst, SentinelManagedSSLConnection):
     """To the primary that Sentinels name."""

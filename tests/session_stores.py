@@ -7,12 +7,12 @@ from waiting import until
 
 from coordinator.records import Lease, SessionStore
 from coordinator.requests import Generation, GenerationRequest
-from coordinator.session_store import open_session_store
+from coordinator.session_store import Watch, open_session_store
 
 
 @asynccontextmanager
-async def store_at(url: str) -> AsyncIterator[SessionStore]:
-    store = await open_session_store(url)
+async def store_at(url: str, watch: Watch = lambda *_: None) -> AsyncIterator[SessionStore]:
+    store = await open_session_store(url, watch=watch)
     try:
         yield store
     finally:
