@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from paceline.engine.model import Logits, PassSequence
 from paceline.engine.transformer import TransformerModel
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 LENGTH = 563
 TEXT = text(LENGTH, VOCAB_SIZE)
 KINDS = {

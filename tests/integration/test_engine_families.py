@@ -13,6 +13,8 @@ from paceline.engine.support import VERIFIED_MODEL_TYPES, check_attention_argume
 from paceline.engine.transformer import TransformerModel
 from paceline.errors import InvalidConfig
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 TEXTS = [text(num_tokens, VOCAB_SIZE, seed) for seed, num_tokens in enumerate((130, 7, 60))]
 TOLERANCE = 1e-4
 

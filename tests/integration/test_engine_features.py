@@ -13,6 +13,8 @@ from paceline.engine.model import Features, PassSequence
 from paceline.engine.transformer import TransformerModel
 from paceline.errors import InvalidConfig
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 TEXT = text(100, VOCAB_SIZE)
 LAYERS = (1, 3, 0)
 """The input of a layer, what the head is fed with, the embeddings."""

@@ -21,6 +21,8 @@ from paceline.engine.transformer import TransformerModel
 from paceline.rounds import Drafts
 from paceline.token_tree import Branch, depth_first
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 LENGTH = 530
 TEXT = text(LENGTH, VOCAB_SIZE)
 BROAD = Drafts(tuple(range(16)), (-1, -1, 0, 0, 1, 2, -1, 2, 3, 5, 5, 6, 7, 0, 9, 11))

@@ -17,6 +17,8 @@ from paceline.engine.attention import (
 from paceline.engine.attention_shape import AttentionShape
 from paceline.engine.kv_storage import CELL_SIZE
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 MAX_LENGTH = 1200
 SHAPES = (
     AttentionShape(num_layers=1, num_heads=9, num_kv_heads=3, head_dim=64),

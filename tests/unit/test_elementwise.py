@@ -6,6 +6,8 @@ from torch.nn import functional
 
 from paceline.engine.elementwise import RotaryTable, apply_row_exact
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 
 @pytest.mark.parametrize("width", [7, 64, 88, 1530, 1536, 40000])
 def test_a_row_has_the_same_bits_for_any_number_of_rows(width: int) -> None:

@@ -6,6 +6,8 @@ from torch.nn import functional as F
 
 from paceline.engine.head_linear import HeadLinear
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
 @pytest.mark.parametrize("num_rows", [0, 1, 4, 5, 40])

@@ -15,6 +15,8 @@ from paceline.engine.linear import (
 )
 from paceline.errors import InvalidConfig
 
+pytestmark = pytest.mark.usefixtures("several_threads")
+
 DTYPES = (torch.float32, torch.bfloat16)
 SHAPES = ((192, 320), (1536, 96), (33, 57))
 
