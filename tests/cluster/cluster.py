@@ -7,7 +7,8 @@
         cluster.apply([secret("keys", {"keys": "…"})])
 
 There is no scheduler, no image, no admission; objects that need controllers of others do nothing.
-Memory is not limited: `check` compares what processes have held with the limits.
+Memory is not limited: `check` compares what processes have held with the limits. NetworkPolicies
+keep nothing away: `policies` compares what pods have connected to with them.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ WITHOUT_EFFECT = {
     "ScaledObject",
     "ServiceMonitor",
 }
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """Far more than anything here takes on a busy machine."""
 
 

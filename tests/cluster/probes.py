@@ -47,14 +47,17 @@ class Probe:
         return int(self.spec.get("successThreshold", 1))
 
     async def results(self, container: Container, speed: float) -> AsyncIterator[bool | None]:
-        """What counts after each time it was asked; None: as before. Ends when left."""
+        """What counts after each time it was asked; None: as before. Ends when left.
+
+        Asked so many times faster than rendered, it fails after as long as rendered all the same.
+        """
         await asyncio.sleep(float(self.spec.get("initialDelaySeconds", 0)) / speed)
         row: list[bool] = []
         while True:
             began = time.monotonic()
             good = await self.ask(container)
             row = [*row, good] if row and row[-1] == good else [good]
-            enough = self.num_successes if good else self.num_failures
+            enough = self.num_successes if good else self.num_failures * speed
             yield good if len(row) >= enough else None
             # A ticker: a probe that takes long makes the next one come at once.
             took = time.monotonic() - began

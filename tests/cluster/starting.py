@@ -26,7 +26,7 @@ class Node:
     ca: str
     """Whom the API server's certificate is signed by."""
     speed: float
-    """How much faster than rendered probes come one after the other."""
+    """How much faster than rendered probes come one after the other; see `Probe.results`."""
     changed: Callable[[], None]
     """Called when a pod has changed."""
 

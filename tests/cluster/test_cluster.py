@@ -69,10 +69,14 @@ async def run(cluster: Cluster, item: Object) -> Pod:
 
 def server(name: str, **changes: Any) -> Object:
     """One that answers over HTTP, and is bad at a path when there is a file of that name."""
-    probe = {"periodSeconds": 2, "failureThreshold": 2}
+    probe = {"periodSeconds": 1, "failureThreshold": 1}
     container = {
         "ports": [{"name": "web", "containerPort": 8000}],
-        "startupProbe": {"httpGet": {"port": "web"}, "periodSeconds": 2, "failureThreshold": 60},
+        "startupProbe": {
+            "httpGet": {"port": "web", "path": "/up"},
+            "periodSeconds": 2,
+            "failureThreshold": 60,
+        },
         "livenessProbe": {"httpGet": {"port": "web", "path": "/live"}, **probe},
         "readinessProbe": {"httpGet": {"port": 8000, "path": "/ready"}, **probe},
     }
@@ -151,13 +155,16 @@ async def test_only_ready_pods_are_sent_to_and_dead_ones_are_started_again(
     caller = pod("caller", "python", "-c", FETCH, "http://web.demo.svc")
     ended = await run(cluster, caller)
     assert ended.log == f"{ended.address} asks web"
-    (web.folder / "volumes" / "tmp" / "bad").mkdir()
-    (web.folder / "volumes" / "tmp" / "bad" / "ready").touch()
+    bad = web.folder / "volumes" / "tmp" / "bad"
+    bad.mkdir()
+    (bad / "ready").touch()
     await cluster.until(lambda: conditions(cluster) == (False, False, False), "not ready")
     refused = await run(cluster, caller)
     assert refused.log.startswith(("ConnectionResetError", "RemoteDisconnected"))
-    (web.folder / "volumes" / "tmp" / "bad" / "live").touch()
+    (bad / "live").touch()
     await cluster.until(lambda: web.num_restarts == 1, "started again")
+    (bad / "live").unlink()
+    await cluster.until(lambda: web.is_started, "alive again")
     web.delete()
     await cluster.until(lambda: web.is_over, "the end")
     with pytest.raises(AssertionError, match="started again"):

@@ -12,7 +12,7 @@ from real_tokenizers import smollm2_directory
 from tests.chart.rendering import Object, render
 from tests.cluster.cluster import Cluster, running_cluster
 
-pytestmark = [needs_cluster, pytest.mark.timeout(300)]
+pytestmark = [needs_cluster, pytest.mark.timeout(600)]
 
 BODY = {
     "messages": [{"role": "user", "content": "Say the words: one two three, one two three."}],

@@ -24,7 +24,7 @@ from paceline.errors import Unauthenticated
 from tests.chart.rendering import CHART, render
 from tests.cluster.cluster import Cluster, running_cluster
 
-pytestmark = [needs_cluster, pytest.mark.timeout(300)]
+pytestmark = [needs_cluster, pytest.mark.timeout(600)]
 
 POOL = "paceline-draft-small"
 VALUES: dict[str, Any] = {

@@ -21,7 +21,7 @@ from tests.chart.rendering import render
 from tests.cluster.deployments import Deployment
 from tests.cluster.pod import Pod
 
-pytestmark = [needs_cluster, pytest.mark.timeout(300)]
+pytestmark = [needs_cluster, pytest.mark.timeout(600)]
 
 POOL = "paceline-draft-small"
 LAG_S = 1.0
