@@ -45,6 +45,7 @@ AUTO: Schema = {"type": ["boolean", "string"], "enum": ["auto", True, False]}
 SECONDS = "^[0-9]+(ms|s|m)$"
 SAMPLERS = ("always_on", "always_off", "traceidratio")
 FINER: dict[str, Schema] = {
+    "nameOverride": {"pattern": "^$|^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"},
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "image.pullSecrets": {"items": {"type": "string"}},
     "defaults.replicas": {"minimum": 0},

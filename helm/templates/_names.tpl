@@ -17,8 +17,8 @@
 
 {{/* What selects everything of a release. */}}
 {{- define "paceline.releaseLabels" -}}
-app.kubernetes.io/name: {{ include "paceline.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "paceline.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* Labels of objects that belong to no workload. */}}
@@ -38,7 +38,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "paceline.releaseLabels" .root }}
 app.kubernetes.io/component: {{ .workload.role }}
 {{- with .workload.pool }}
-paceline-pool: {{ . }}
+paceline-pool: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -47,7 +47,7 @@ paceline-pool: {{ . }}
 {{ include "paceline.labels" .root }}
 app.kubernetes.io/component: {{ .workload.role }}
 {{- with .workload.pool }}
-paceline-pool: {{ . }}
+paceline-pool: {{ . | quote }}
 {{- end }}
 {{- end -}}
 

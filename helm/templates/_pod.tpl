@@ -42,7 +42,7 @@ spec:
   {{- with $root.Values.image.pullSecrets }}
   imagePullSecrets:
     {{- range . }}
-    - name: {{ . }}
+    - name: {{ . | quote }}
     {{- end }}
   {{- end }}
   securityContext:

@@ -12,7 +12,7 @@
 {{- end -}}
 {{- range $key, $value := dict "priorityClassName" $block.priorityClassName "runtimeClassName" $block.runtimeClassName "schedulerName" $block.schedulerName }}
 {{- if $value }}
-{{ $key }}: {{ $value }}
+{{ $key }}: {{ $value | quote }}
 {{- end }}
 {{- end }}
 {{- with $nodes }}

@@ -1,5 +1,6 @@
 {{/* What the schema cannot say: values that do not go together. Each message names the key. */}}
 {{- define "paceline.validate" -}}
+{{- include "paceline.validateName" . -}}
 {{- include "paceline.validateSecurity" . -}}
 {{- include "paceline.validateRedis" . -}}
 {{- include "paceline.validateTarget" . -}}
@@ -18,6 +19,13 @@
 {{- if eq .role "draft" -}}
 {{- include "paceline.validateDraft" (dict "root" $ "key" $key "block" .block) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "paceline.validateName" -}}
+{{- $name := include "paceline.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "names would begin with %q, which those of Services cannot: set fullnameOverride to lower-case letters, digits and dashes, a letter first" $name) -}}
 {{- end -}}
 {{- end -}}
 

@@ -10,7 +10,7 @@
 {{- with $block.cache }}
 - name: cache
   {{- if .existingClaim }}
-  persistentVolumeClaim: {claimName: {{ .existingClaim }}}
+  persistentVolumeClaim: {claimName: {{ .existingClaim | quote }}}
   {{- else if .claim.size }}
   persistentVolumeClaim: {claimName: {{ $.workload.name }}-cache}
   {{- else if .sizeLimit }}
@@ -22,7 +22,7 @@
 {{- range .workload.files }}
 - name: {{ .name }}
   secret:
-    secretName: {{ .secret }}
+    secretName: {{ .secret | quote }}
     items:
       {{- toYaml .items | nindent 6 }}
 {{- end }}

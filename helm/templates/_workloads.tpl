@@ -62,7 +62,7 @@ files: {{ (include "paceline.workerSecrets" . | fromJson).files | toJson }}
 {{- $model := ternary (dig "model" "" ($values.target.settings | default dict)) "" $runsTargetModel -}}
 name: {{ include "paceline.fullname" .root }}-draft-{{ .pool }}
 role: draft
-pool: {{ .pool }}
+pool: {{ .pool | quote }}
 ranks: 1
 image: {{ ternary "engine-cuda" "engine" (gt (int $block.gpu.count) 0) }}
 command: [python, -m, draft_service]

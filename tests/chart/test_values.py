@@ -8,7 +8,8 @@ import jsonschema
 import pytest
 
 from paceline.config import describe_settings
-from tests.chart.rendering import CHART, Refused, needs_helm, render
+from tests.chart.kubernetes_schemas import VERSIONS, faults_of
+from tests.chart.rendering import CHART, Refused, env_of, needs_helm, render
 
 sys.path.insert(0, str(CHART))
 from values_comments import described_keys
@@ -159,3 +160,26 @@ def test_each_comment_of_the_values_file_is_one_of_a_key() -> None:
     keys = [key.path for key in described_keys()]
     assert len(keys) == len(set(keys))
     assert ("defaults", "drainSeconds") in keys
+
+
+@needs_helm
+@pytest.mark.parametrize("release", ["7up", "my.app"])
+def test_a_release_whose_name_no_service_can_have_is_refused_unless_given_another(
+    release: str,
+) -> None:
+    with pytest.raises(Refused, match="fullnameOverride"):
+        render(release=release)
+    assert "mine-target" in render({"fullnameOverride": "mine"}, release=release).names("Service")
+
+
+@needs_helm
+@pytest.mark.parametrize("name", ["on", "null", "n"])
+def test_names_that_yaml_takes_for_something_else_stay_names(name: str) -> None:
+    given = {"drafts": {name: {"runtimeClassName": "1e3"}}, "image": {"pullSecrets": ["12"]}}
+    rendered = render(given | {"fullnameOverride": "mine"}, release=name)
+    assert [fault for item in rendered for fault in faults_of(item, VERSIONS[0])] == []
+    pool = rendered.one("Deployment", f"mine-draft-{name}")
+    assert pool["spec"]["selector"]["matchLabels"]["paceline-pool"] == name
+    pods = dict(rendered.pods())
+    sources = env_of(pods["mine-coordinator"])["PACELINE_DRAFTS"]
+    assert f"app.kubernetes.io/instance={name}&" in sources
