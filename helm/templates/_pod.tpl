@@ -34,7 +34,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "paceline.serviceAccount" . }}
+  serviceAccountName: {{ include "paceline.serviceAccount" . | quote }}
   automountServiceAccountToken: {{ eq $workload.role "coordinator" }}
   # Names of services become variables otherwise, PACELINE_… among them, which are no settings.
   enableServiceLinks: false

@@ -153,3 +153,9 @@ def test_accelerators_bring_their_image_taint_and_device() -> None:
         {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     ]
     assert env_of(pod)["PACELINE_DEVICE"] == "cuda"
+
+
+def test_an_account_that_workloads_share_is_made_once() -> None:
+    rendered = render({"defaults": {"serviceAccount": {"name": "shared"}}})
+    assert [item["metadata"]["name"] for item in rendered.of_kind("ServiceAccount")] == ["shared"]
+    assert {pod["spec"]["serviceAccountName"] for _, pod in rendered.pods()} == {"shared"}
