@@ -18,7 +18,7 @@ Later maps win: what the chart derives, `settings`, `extraEnv`.
 {{- else if $redis.enabled -}}
 {{- $_ := set $env "PACELINE_REDIS_URL" (printf "redis://%s-redis:6379/0" (include "paceline.fullname" .root)) -}}
 {{- end -}}
-{{- mergeOverwrite $env $secrets.env (include "paceline.commonEnv" . | fromJson) (include "paceline.valuesEnv" .block | fromJson) | toJson -}}
+{{- include "paceline.lastOf" (list $env $secrets.env (include "paceline.commonEnv" . | fromJson) (include "paceline.valuesEnv" .block | fromJson)) -}}
 {{- end -}}
 
 {{/* What target and drafts have. Takes (dict "root" $ "block" its values "port" its gRPC port), of a
@@ -34,7 +34,7 @@ draft also "model", the target's. */}}
 {{- with include "paceline.cpus" .block.resources }}{{ $_ := set $env "PACELINE_NUM_THREADS" . }}{{ end -}}
 {{- if gt (int .block.gpu.count) 0 }}{{ $_ := set $env "PACELINE_DEVICE" "cuda" }}{{ end -}}
 {{- with .model }}{{ $_ := set $env "PACELINE_MODEL" . }}{{ end -}}
-{{- mergeOverwrite $env $secrets.env (include "paceline.commonEnv" . | fromJson) (include "paceline.valuesEnv" .block | fromJson) | toJson -}}
+{{- include "paceline.lastOf" (list $env $secrets.env (include "paceline.commonEnv" . | fromJson) (include "paceline.valuesEnv" .block | fromJson)) -}}
 {{- end -}}
 
 {{/* Drafts that are left to find a head by themselves need a target that keeps what it is fed with. */}}
@@ -66,7 +66,17 @@ told so; that the values say it, too, is checked in _validate.tpl. */}}
 {{- range $name, $value := .settings -}}
 {{- $_ := set $env (printf "PACELINE_%s" (upper $name)) (include "paceline.text" $value) -}}
 {{- end -}}
-{{- mergeOverwrite $env .extraEnv | toJson -}}
+{{- include "paceline.lastOf" (list $env .extraEnv) -}}
+{{- end -}}
+
+{{/* Maps of variables as one, where the last that has a name has it whole: two `valueFrom` merged would
+be a variable from two places. Takes their list. */}}
+{{- define "paceline.lastOf" -}}
+{{- $last := dict -}}
+{{- range $map := . -}}
+{{- range $name, $value := $map }}{{ $_ := set $last $name $value }}{{ end -}}
+{{- end -}}
+{{- $last | toJson -}}
 {{- end -}}
 
 {{/* Services of a role, also of pools that are made later. */}}

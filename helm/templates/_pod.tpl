@@ -75,7 +75,7 @@ command:
 args:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- $env := mergeOverwrite (include "paceline.telemetryEnv" . | fromJson) (deepCopy (dig "env" dict (.group | default dict))) $workload.env -}}
+{{- $env := include "paceline.lastOf" (list (include "paceline.telemetryEnv" . | fromJson) (dig "env" dict (.group | default dict)) $workload.env) | fromJson -}}
 {{- with include "paceline.env" $env | trim }}
 env:
   {{- . | nindent 2 }}

@@ -25,8 +25,19 @@ list, and none knows of more than it says of each:
 {{- dict "list" $found | toJson -}}
 {{- end -}}
 
+{{/* Values of a workload, of which later ones win. Takes the list of maps. */}}
+{{- define "paceline.block" -}}
+{{- $block := dict -}}
+{{- $variables := list -}}
+{{- range . -}}
+{{- $block = mergeOverwrite $block (deepCopy .) -}}
+{{- $variables = append $variables (.extraEnv | default dict) -}}
+{{- end -}}
+{{- set $block "extraEnv" (include "paceline.lastOf" $variables | fromJson) | toJson -}}
+{{- end -}}
+
 {{- define "paceline.coordinator" -}}
-{{- $block := mergeOverwrite (deepCopy .Values.defaults) (deepCopy .Values.coordinator) -}}
+{{- $block := include "paceline.block" (list .Values.defaults .Values.coordinator) | fromJson -}}
 name: {{ include "paceline.fullname" . }}-coordinator
 role: coordinator
 pool: ""
@@ -41,7 +52,7 @@ files: {{ (include "paceline.coordinatorSecrets" . | fromJson).files | toJson }}
 {{- end -}}
 
 {{- define "paceline.target" -}}
-{{- $block := mergeOverwrite (deepCopy .Values.defaults) (deepCopy .Values.workerDefaults) (deepCopy .Values.target) -}}
+{{- $block := include "paceline.block" (list .Values.defaults .Values.workerDefaults .Values.target) | fromJson -}}
 name: {{ include "paceline.fullname" . }}-target
 role: target
 pool: ""
@@ -57,7 +68,7 @@ files: {{ (include "paceline.workerSecrets" . | fromJson).files | toJson }}
 
 {{- define "paceline.draft" -}}
 {{- $values := .root.Values -}}
-{{- $block := mergeOverwrite (deepCopy $values.defaults) (deepCopy $values.workerDefaults) (deepCopy .block) -}}
+{{- $block := include "paceline.block" (list $values.defaults $values.workerDefaults .block) | fromJson -}}
 {{- $runsTargetModel := has (include "paceline.drafter" $block) (list "auto" "eagle" "medusa" "hybrid" "early-exit" "self") -}}
 {{- $model := ternary (dig "model" "" ($values.target.settings | default dict)) "" $runsTargetModel -}}
 name: {{ include "paceline.fullname" .root }}-draft-{{ .pool }}
@@ -81,7 +92,7 @@ files: {{ (include "paceline.workerSecrets" .root | fromJson).files | toJson }}
 {{/* A Redis for development: what is lost with it is how to go on with an answer that broke off. When
 its room is used up, those records go first that would be the first to go anyway. */}}
 {{- define "paceline.redis" -}}
-{{- $block := mergeOverwrite (deepCopy .Values.defaults) (deepCopy (omit .Values.redis "enabled" "external")) -}}
+{{- $block := include "paceline.block" (list .Values.defaults (omit .Values.redis "enabled" "external")) | fromJson -}}
 {{- $memory := dig "limits" "memory" "256Mi" $block.resources -}}
 {{- $room := div (mul 3 (include "paceline.mebibytes" $memory | int)) 4 -}}
 name: {{ include "paceline.fullname" . }}-redis

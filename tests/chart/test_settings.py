@@ -136,3 +136,17 @@ def test_drafters_that_run_the_targets_model_are_told_which_it_is() -> None:
     assert env_of(pods["paceline-draft-eagle"])["PACELINE_MODEL"] == target
     assert env_of(pods["paceline-draft-small"])["PACELINE_MODEL"] != target
     assert "PACELINE_MODEL" not in env_of(dict(render().pods())["paceline-draft-default"])
+
+
+def test_a_reference_takes_the_place_of_another_one_of_the_same_name() -> None:
+    field = {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    secret = {"valueFrom": {"configMapKeyRef": {"name": "mine", "key": "token"}}}
+    values = {
+        "huggingFace": {"existingSecret": "token"},
+        "defaults": {"extraEnv": {"A": field, "HF_TOKEN": field}},
+        "target": {"extraEnv": {"A": secret, "HF_TOKEN": secret}},
+    }
+    pods = dict(render(values).pods())
+    for name in ("A", "HF_TOKEN"):
+        assert env_of(pods["paceline-target"])[name] == secret["valueFrom"]
+        assert env_of(pods["paceline-draft-default"])[name] == field["valueFrom"]
