@@ -204,7 +204,12 @@ def _to_text(value: Any) -> str:
 
 def _explain(error: ValidationError, found: Mapping[str, _Found]) -> str:
     sentences = []
-    for item in error.errors(include_url=False):
+    items = error.errors(include_url=False)
+    for item in items:
+        if item["type"] == "too_short" and any(
+            other["loc"][:1] == item["loc"] != other["loc"] for other in items
+        ):
+            continue  # entries that were refused are missing in it
         reason = item["msg"].removeprefix("Input ").removeprefix("Value error, ")
         field = str(item["loc"][0]) if item["loc"] else ""
         if item["type"] == "missing":
@@ -216,6 +221,11 @@ def _explain(error: ValidationError, found: Mapping[str, _Found]) -> str:
 
 
 def _unknown(kind: str, key: str, known: Sequence[str]) -> str:
+    if key == API_KEY_KEY:
+        return (
+            f"{kind} {key} is the key that clients show; a service accepts the keys in "
+            f"{PREFIX}API_KEYS_FILE, and has no other"
+        )
     # What all begin with likens none to another.
     start = len(os.path.commonprefix([key, *known]))
     close = get_close_matches(key[start:], [name[start:] for name in known], n=1)

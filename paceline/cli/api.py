@@ -174,9 +174,11 @@ class CoordinatorApi:
 
     def _unreachable(self, error: httpx.HTTPError) -> ApiError:
         reason = str(error) or type(error).__name__
-        return ApiError(
-            f"no answer from {self._url} ({reason}); is `paceline serve` running there?"
-        )
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
+            hint = "expected one that is trusted, or --tls-ca-file with its authority"
+        else:
+            hint = "is `paceline serve` running there?"
+        return ApiError(f"no answer from {self._url} ({reason}); {hint}")
 
     def _refusal(self, response: httpx.Response) -> ApiError:
         try:

@@ -85,6 +85,7 @@ def test_lists_are_comma_separated_and_empty_text_unsets_an_optional_value(
     [
         ({"PACELINE_PROT": "1"}, [], "", "PACELINE_PROT; did you mean PACELINE_PORT?"),
         ({"PACELINE_FOO": "1"}, [], "", "variable PACELINE_FOO; known are PACELINE_PORT, "),
+        ({"PACELINE_API_KEY": "k"}, [], "", "clients show; a service accepts the keys in PACELINE"),
         ({}, ["--mod", "slow"], "", "unknown option --mod; did you mean --mode?"),
         ({}, ["loose"], "", "unknown option loose"),
         ({}, [], "prt = 1", "prt; did you mean port?"),

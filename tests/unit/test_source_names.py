@@ -79,3 +79,7 @@ def test_settings_hold_sources_of_all_kinds_and_name_the_wrong_one(
     message = refusal.value.message
     assert "PACELINE_TARGETS is 'e=f', but should be" in message
     assert "more requirements: &selector=" in message
+    assert "at least 1" not in message, "what is left of the list counts as well"
+    monkeypatch.setenv("PACELINE_TARGETS", "")
+    with pytest.raises(InvalidConfig, match="at least 1"):
+        read_settings(CoordinatorSettings)

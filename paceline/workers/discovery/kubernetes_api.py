@@ -8,6 +8,7 @@ time limit, so that a connection that only looks alive is found out.
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from kubernetes.aio.client import ApiClient, Configuration, DiscoveryV1Api
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from paceline.workers.discovery.source_names import KubernetesSource
+
+# It says at every try what our own sentence says once.
+logging.getLogger("kubernetes.aio.config").setLevel(logging.ERROR)
 
 ANSWER_TIMEOUT_S = 10.0
 """For a whole list, and for a watch to begin."""
