@@ -1,6 +1,7 @@
 """What docs/kubernetes.md shows is what the chart renders."""
 
 import re
+from importlib.util import find_spec
 
 from tests.chart.rendering import CHART, needs_helm, render
 
@@ -29,3 +30,11 @@ def test_a_leader_worker_set_takes_the_place_that_is_documented() -> None:
     replaced = {("StatefulSet", "paceline-target-0"), ("Service", "paceline-target-ranks")}
     there = ("LeaderWorkerSet", "paceline-target-ranks")
     assert objects == documented_objects() - replaced | {there}
+
+
+def test_what_is_run_in_a_pod_is_a_module_that_its_image_has() -> None:
+    commands = re.findall(r"kubectl exec \S+ -- (\S+ \S+ \S+)", PAGE.read_text())
+    assert commands
+    for command in commands:
+        assert command.startswith("python -m paceline."), f"no image has {command!r}"
+        assert find_spec(command.split()[2])
