@@ -21,8 +21,16 @@ prometheus.io/scheme: https
 {{- end -}}
 {{- end -}}
 
+{{/* A time such as 15s or 500ms. */}}
+{{- define "paceline.milliseconds" -}}
+{{- mul (regexFind "^[0-9]+" . | int) (get (dict "ms" 1 "s" 1000 "m" 60000) (regexFind "[a-z]+$" .)) -}}
+{{- end -}}
+
 {{- define "paceline.validateMonitoring" -}}
 {{- $monitors := .Values.monitoring.monitors -}}
+{{- if gt (include "paceline.milliseconds" $monitors.scrapeTimeout | int) (include "paceline.milliseconds" $monitors.interval | int) -}}
+{{- fail (printf "monitoring.monitors.scrapeTimeout is %s, longer than the interval, %s, for which the Prometheus Operator leaves monitors out" $monitors.scrapeTimeout $monitors.interval) -}}
+{{- end -}}
 {{- if and .Values.security.tls.coordinator.clientCertificates (not $monitors.clientSecret) (include "paceline.isMade" (dict "root" . "wanted" $monitors.enabled)) -}}
 {{- fail "monitoring.monitors.clientSecret is required, since security.tls.coordinator.clientCertificates lets in nobody without a certificate; or monitoring.monitors.enabled false" -}}
 {{- end -}}

@@ -128,6 +128,7 @@ def test_the_schema_names_what_it_refuses(values: dict[str, Any], said: str) -> 
             "which needs redis.external.tls.existingSecret",
         ),
         ({"redis": {"replicas": 2}}, "redis.replicas is 2"),
+        ({"monitoring": {"monitors": {"interval": "5s"}}}, "scrapeTimeout is 10s, longer than"),
         ({"target": {"tensorParallelSize": 4, "gpu": {"count": 4}}}, "target.gpu.count is 4"),
         (
             {"drafts": {"a": {"settings": {"drafter": "draft-model"}}}},
