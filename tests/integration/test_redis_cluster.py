@@ -47,7 +47,7 @@ async def test_a_cluster_over_tls_keeps_each_record_on_one_node(tmp_path: Path) 
         )
         access = access_to_redis(settings)
         store = await open_session_store(settings.redis_url, access=access)
-        assert store.status == "redis"
+        await until(lambda: store.status == "redis")
         for index in range(8):
             lease = await store.open(generation(f"r{index}"))
             store.append(lease, 0, [1, 2])

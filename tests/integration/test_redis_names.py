@@ -27,10 +27,11 @@ async def test_a_name_that_leads_nowhere_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
     for url in ("redis://nowhere", "rediss://nowhere"):
         async with store_at(url) as store:
-            assert store.status == AWAY.format("name not found")
+            await until(lambda store=store: store.status == AWAY.format("name not found"))
     for url in ("redis+sentinel://nowhere/service", "rediss+sentinel://nowhere/service"):
         async with store_at(url) as store:
-            assert store.status == AWAY.format("Sentinel name not found")
+            told = AWAY.format("Sentinel name not found")
+            await until(lambda store=store, told=told: store.status == told)
 
 
 @contextmanager
