@@ -13,7 +13,7 @@
 {{/* Whole mebibytes of a quantity of memory: 256Mi, 2Gi, 500M, 1G, or bytes. */}}
 {{- define "paceline.mebibytes" -}}
 {{- $text := . | toString -}}
-{{- $factors := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
+{{- $factors := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 "m" 0.001 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "P" 1000000000000000 "E" 1000000000000000000 -}}
 {{- $unit := regexFind "[A-Za-z]+$" $text -}}
 {{- $number := trimSuffix $unit $text | float64 -}}
 {{- $factor := get $factors $unit | default 1 -}}

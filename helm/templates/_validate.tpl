@@ -5,8 +5,15 @@
 {{- include "paceline.validateRedis" . -}}
 {{- include "paceline.validateTarget" . -}}
 {{- include "paceline.validateMonitoring" . -}}
+{{- $monitoring := .Values.monitoring -}}
+{{- range $key, $labels := dict "monitoring.monitors" $monitoring.monitors.labels "monitoring.rules" $monitoring.rules.labels "monitoring.dashboards" $monitoring.dashboards.labels -}}
+{{- include "paceline.validateLabels" (dict "root" $ "key" (printf "%s.labels" $key) "labels" $labels) -}}
+{{- end -}}
 {{- range (include "paceline.workloads" . | fromJson).list -}}
 {{- $key := ternary (printf "drafts.%s" .pool) .role (eq .role "draft") -}}
+{{- range $name, $labels := dict "labels" .block.labels "podLabels" .block.podLabels "service.labels" .block.service.labels -}}
+{{- include "paceline.validateLabels" (dict "root" $ "key" (printf "%s.%s" $key $name) "labels" $labels) -}}
+{{- end -}}
 {{- $strategy := .block.updateStrategy -}}
 {{- if and (has (toString $strategy.maxSurge) (list "0" "0%")) (has (toString $strategy.maxUnavailable) (list "0" "0%")) -}}
 {{- fail (printf "%s.updateStrategy.maxSurge and maxUnavailable are both 0, so that no pod could be replaced" $key) -}}
@@ -26,6 +33,15 @@
 {{- $name := include "paceline.fullname" . -}}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
 {{- fail (printf "names would begin with %q, which those of Services cannot: set fullnameOverride to lower-case letters, digits and dashes, a letter first" $name) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Takes (dict "root" $ "key" "target.labels" "labels" these). */}}
+{{- define "paceline.validateLabels" -}}
+{{- range $label, $value := .labels -}}
+{{- if hasKey $.root.Values.commonLabels $label -}}
+{{- fail (printf "%s has the label %s, which is in commonLabels, too; expected it in one of them" $.key $label) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

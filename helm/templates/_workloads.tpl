@@ -94,7 +94,8 @@ its room is used up, those records go first that would be the first to go anyway
 {{- define "paceline.redis" -}}
 {{- $block := include "paceline.block" (list .Values.defaults (omit .Values.redis "enabled" "external")) | fromJson -}}
 {{- $memory := dig "limits" "memory" "256Mi" $block.resources -}}
-{{- $room := div (mul 3 (include "paceline.mebibytes" $memory | int)) 4 -}}
+{{/* 0 would be without a limit. */}}
+{{- $room := max 1 (div (mul 3 (include "paceline.mebibytes" $memory | int)) 4) -}}
 name: {{ include "paceline.fullname" . }}-redis
 role: redis
 pool: ""

@@ -147,6 +147,14 @@ def test_the_schema_names_what_it_refuses(values: dict[str, Any], said: str) -> 
             "drafts.a.updateStrategy.maxSurge and maxUnavailable are both 0",
         ),
         ({"target": {"service": {"type": "LoadBalancer"}}}, "target.service.type is LoadBalancer"),
+        (
+            {"commonLabels": {"a": "1"}, "target": {"podLabels": {"a": "2"}}},
+            "target.podLabels has the label a, which is in commonLabels, too",
+        ),
+        (
+            {"commonLabels": {"a": "1"}, "monitoring": {"dashboards": {"labels": {"a": "2"}}}},
+            "monitoring.dashboards.labels has the label a",
+        ),
     ],
 )
 def test_values_that_contradict_one_another_are_refused_by_name(
@@ -184,3 +192,14 @@ def test_names_that_yaml_takes_for_something_else_stay_names(name: str) -> None:
     pods = dict(rendered.pods())
     sources = env_of(pods["mine-coordinator"])["PACELINE_DRAFTS"]
     assert f"app.kubernetes.io/instance={name}&" in sources
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "limit, room", [("256Mi", "192mb"), ("1Pi", "805306368mb"), ("100Ki", "1mb"), ("1G", "714mb")]
+)
+def test_redis_has_the_room_that_its_limit_leaves(limit: str, room: str) -> None:
+    values = {"redis": {"resources": {"limits": {"memory": limit}}}}
+    pod = dict(render(values).pods())["paceline-redis"]
+    (container,) = pod["spec"]["containers"]
+    assert container["command"][container["command"].index("--maxmemory") + 1] == room
