@@ -39,12 +39,40 @@ DERIVED = {
 DERIVED_PARTS = ("_file", "redis_", "worker_tls_")
 
 COUNT_OR_SHARE: Schema = {"type": ["integer", "string"], "pattern": "^[0-9]+%$", "minimum": 0}
-QUANTITY = r"^$|^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+SIZE = r"^$|^[0-9]+(\.[0-9]+)?(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+RESOURCES: Schema = {
+    "type": "object",
+    "additionalProperties": {
+        "type": ["string", "number"],
+        "pattern": r"^[0-9]+(\.[0-9]+)?([eE][0-9]+|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$",
+    },
+}
+SELECTOR: Schema = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {"matchLabels": {"type": "object"}, "matchExpressions": {"type": "array"}},
+}
+PEERS: Schema = {
+    "items": {
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": False,
+        "properties": {
+            "podSelector": SELECTOR,
+            "namespaceSelector": SELECTOR,
+            "ipBlock": {"type": "object", "required": ["cidr"]},
+        },
+    }
+}
+"""Closed, since a misspelt selector is an empty one, which lets everybody in."""
 AMOUNT: Schema = {"type": "number", "minimum": 0}
 AUTO: Schema = {"type": ["boolean", "string"], "enum": ["auto", True, False]}
 SECONDS = "^[0-9]+(ms|s|m)$"
 SAMPLERS = ("always_on", "always_off", "traceidratio")
 FINER: dict[str, Schema] = {
+    "fullnameOverride": {"pattern": "^$|^[a-z]([-a-z0-9]*[a-z0-9])?$"},
+    "networkPolicy.clients": PEERS,
+    "networkPolicy.prometheus": PEERS,
     "nameOverride": {"pattern": "^$|^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"},
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "image.pullSecrets": {"items": {"type": "string"}},
@@ -54,19 +82,22 @@ FINER: dict[str, Schema] = {
     "defaults.resources": {
         "additionalProperties": False,
         "properties": {
-            "requests": {"type": "object"},
-            "limits": {"type": "object"},
+            "requests": RESOURCES,
+            "limits": RESOURCES,
             "claims": {"type": "array"},
         },
     },
     "defaults.drainSeconds": {"type": "number", "minimum": 0, "maximum": 86400},
-    "defaults.startupSeconds": {"minimum": 2},
+    "defaults.startupSeconds": {"minimum": 2, "maximum": 86400},
     "defaults.updateStrategy.maxSurge": COUNT_OR_SHARE,
     "defaults.updateStrategy.maxUnavailable": COUNT_OR_SHARE,
     "defaults.podDisruptionBudget.maxUnavailable": COUNT_OR_SHARE,
     "defaults.service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
     "defaults.extraEnv": {
-        "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+        "propertyNames": {
+            "pattern": "^[A-Za-z_][A-Za-z0-9_]*$",
+            "not": {"pattern": "^PACELINE_([A-Z]+_)?PORT$"},
+        },
         "additionalProperties": {
             "oneOf": [
                 {"type": ["string", "number", "boolean"]},
@@ -79,7 +110,10 @@ FINER: dict[str, Schema] = {
             ]
         },
     },
-    "defaults.extraArgs": {"items": {"type": "string"}},
+    # Probes, Services and policies know the ports, too.
+    "defaults.extraArgs": {
+        "items": {"type": "string", "not": {"pattern": "^--([a-z]+-)?port(=|$)"}}
+    },
     "monitoring.monitors.enabled": AUTO,
     "monitoring.monitors.interval": {"pattern": SECONDS},
     "monitoring.monitors.scrapeTimeout": {"pattern": SECONDS},
@@ -117,9 +151,9 @@ FINER: dict[str, Schema] = {
     "telemetry.logLevel": {"enum": ["debug", "info", "warning", "error"]},
     "telemetry.logFormat": {"enum": ["json", "text"]},
     "workerDefaults.gpu.count": {"minimum": 0},
-    "workerDefaults.cache.sizeLimit": {"pattern": QUANTITY},
-    "workerDefaults.sharedMemory": {"pattern": QUANTITY},
-    "workerDefaults.cache.claim.size": {"pattern": QUANTITY},
+    "workerDefaults.cache.sizeLimit": {"pattern": SIZE},
+    "workerDefaults.sharedMemory": {"pattern": SIZE},
+    "workerDefaults.cache.claim.size": {"pattern": SIZE},
     "workerDefaults.cache.claim.accessModes": {
         "items": {"enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]}
     },
@@ -134,6 +168,7 @@ LISTS_OF_MAPS = {
     "clients", "prometheus", "rules", "extraMetrics", "relabelings", "metricRelabelings",
 }  # fmt: skip
 TEXTS = {"annotations", "podAnnotations", "nodeSelector", "seriesLabels"}
+NAMES_OF_OBJECTS = {"existingSecret", "clientSecret", "existingClaim"}
 LABELS = {"commonLabels", "labels", "podLabels"}
 """Of objects and pods: those by which they are found are not for values to change."""
 OUR_LABELS: Schema = {"not": {"pattern": "^(app\\.kubernetes\\.io/|helm\\.sh/|paceline-)"}}
@@ -197,6 +232,8 @@ def _schema_of(key: Key, keys: list[Key]) -> Schema:
     schema: Schema = {"type": _type_of(key.default), "description": key.description}
     if name in TEXTS | LABELS:
         schema["additionalProperties"] = {"type": "string"}
+    if name in NAMES_OF_OBJECTS:
+        schema["pattern"] = "^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
     if name in LABELS:
         schema["propertyNames"] = OUR_LABELS
     if schema["type"] == "array" and name in LISTS_OF_MAPS:

@@ -24,7 +24,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{/* Labels of objects that belong to no workload. */}}
 {{- define "paceline.labels" -}}
 {{ include "paceline.releaseLabels" . }}
-app.kubernetes.io/version: {{ default .Chart.AppVersion .Values.image.tag | quote }}
+app.kubernetes.io/version: {{ default .Chart.AppVersion .Values.image.tag | trunc 63 | regexFind "^.*[A-Za-z0-9]" | quote }}
 app.kubernetes.io/part-of: paceline
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}

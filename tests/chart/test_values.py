@@ -91,6 +91,19 @@ def test_every_setting_of_a_service_is_a_value_or_derived_from_values(block: str
         ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name"),
         ({"redis": {"external": {"url": "http://x"}}}, "/redis/external/url"),
         ({"coordinator": {"extraEnv": {"A": {"value": "x"}}}}, "/coordinator/extraEnv/A"),
+        ({"target": {"extraEnv": {"PACELINE_HEALTH_PORT": 1}}}, "PACELINE_HEALTH_PORT"),
+        ({"target": {"extraArgs": ["--port=1"]}}, "/target/extraArgs/0"),
+        ({"target": {"resources": {"requests": {"cpu": "abc"}}}}, "/target/resources/requests/cpu"),
+        ({"target": {"resources": {"limits": {"gpu": {"x": 1}}}}}, "/target/resources/limits/gpu"),
+        ({"target": {"sharedMemory": "256m"}}, "/target/sharedMemory"),
+        ({"target": {"startupSeconds": 2**31}}, "/target/startupSeconds"),
+        ({"security": {"apiKeys": {"existingSecret": "My_Keys"}}}, "/apiKeys/existingSecret"),
+        ({"fullnameOverride": "UPPER"}, "/fullnameOverride"),
+        (
+            {"networkPolicy": {"clients": [{"podSelector": {"matchLabel": {"a": "b"}}}]}},
+            "/networkPolicy/clients/0/podSelector",
+        ),
+        ({"networkPolicy": {"prometheus": [{}]}}, "/networkPolicy/prometheus/0"),
     ],
 )
 def test_the_schema_names_what_it_refuses(values: dict[str, Any], said: str) -> None:
@@ -203,3 +216,10 @@ def test_redis_has_the_room_that_its_limit_leaves(limit: str, room: str) -> None
     pod = dict(render(values).pods())["paceline-redis"]
     (container,) = pod["spec"]["containers"]
     assert container["command"][container["command"].index("--maxmemory") + 1] == room
+
+
+@needs_helm
+@pytest.mark.parametrize("tag, label", [("1.2-", "1.2"), ("a" * 70, "a" * 63), ("0.1.0", "0.1.0")])
+def test_a_tag_becomes_a_label_that_kubernetes_takes(tag: str, label: str) -> None:
+    for item in render({"image": {"tag": tag}}):
+        assert item["metadata"]["labels"]["app.kubernetes.io/version"] == label
