@@ -160,6 +160,7 @@ class Proxies:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backends: list[Address]
     ) -> None:
         back: Any = None
+        outgoing: Any = None
         try:
             if backends:
                 caller, _ = writer.get_extra_info("peername")
@@ -173,6 +174,8 @@ class Proxies:
             for each in (writer, back):
                 if each is not None:
                     each.transport.abort()
+            if outgoing is not None and back is None:
+                outgoing.close()
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
