@@ -89,7 +89,7 @@ class DraftSettings(SecuritySettings):
     @model_validator(mode="before")
     @classmethod
     def _decide_auto(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or values.get("drafter") != "auto":
+        if not isinstance(values, dict) or values.get("drafter") != AUTO:
             return values
         head = values.get("head") or AUTO
         if head == AUTO and shipped_head(values.get("model", "")) is None:
