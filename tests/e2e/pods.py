@@ -12,7 +12,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from answers import OFF, Addresses, Answer, Body, FrontEnd, ask, ask_all, ask_grpc, check_equal
+from answers import (
+    OFF,
+    Addresses,
+    Answer,
+    Body,
+    FrontEnd,
+    ask,
+    ask_all,
+    ask_grpc,
+    check_equal,
+    drafts,
+)
 from kubernetes_api import KubernetesApi
 from observed import soon, status
 from processes import Coordinator, Processes, Worker
@@ -36,6 +47,21 @@ class Tiers(Protocol):
     @property
     def drafts(self) -> Sequence[object]:
         """One for each."""
+
+
+QUESTIONS: list[Body] = [
+    {
+        "prompt": f"Tell number {index}:",
+        "ignore_eos": True,
+        "max_tokens": 120,
+        "temperature": (0, 0.8)[index % 2],
+        "seed": index,
+        # By name and number: against a table, whose passes cost nothing, drafts would not pay.
+        "speculation": drafts("draft-model", 3),
+    }
+    for index in range(6)
+]
+"""For a table with drafts of another one."""
 
 
 class Pods:

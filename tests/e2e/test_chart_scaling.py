@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers import Body, drafts
 from chart_release import COORDINATOR, DRAFT, REDIS, TARGET, Release, installed, needs_cluster
-from pods import Load, plain_answers
+from pods import QUESTIONS, Load, plain_answers
 
 from tests.chart.rendering import CHART
 from tests.cluster.pod import Pod
@@ -25,18 +24,6 @@ VALUES: dict[str, Any] = {
         "small": {"replicas": 0, "settings": {"model": "table:7:0.2"}},
     },
 }
-QUESTIONS: list[Body] = [
-    {
-        "prompt": f"Tell number {index}:",
-        "ignore_eos": True,
-        "max_tokens": 120,
-        "temperature": (0, 0.8)[index % 2],
-        "seed": index,
-        # By name and number: against a table, whose passes cost nothing, drafts would not pay.
-        "speculation": drafts("draft-model", 3),
-    }
-    for index in range(6)
-]
 
 
 async def test_drafts_come_and_go_and_only_the_accepted_tokens_tell(tmp_path: Path) -> None:

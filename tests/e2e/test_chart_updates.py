@@ -15,7 +15,7 @@ import pytest
 from answers import Body, ask_grpc, check_equal, drafts, http_client
 from chart_release import COORDINATOR, REDIS, Release, installed, needs_cluster
 from observed import soon
-from pods import Load, plain_answers
+from pods import QUESTIONS, Load, plain_answers
 
 from tests.chart.rendering import render
 from tests.cluster.deployments import Deployment
@@ -33,17 +33,6 @@ TIERS: dict[str, Any] = {
     },
 }
 UPDATED = {**TIERS, "defaults": {"podAnnotations": {"update": "1"}}}
-QUESTIONS: list[Body] = [
-    {
-        "prompt": f"Tell number {index}:",
-        "ignore_eos": True,
-        "max_tokens": 120,
-        "temperature": (0, 0.8)[index % 2],
-        "seed": index,
-        "speculation": drafts("draft-model", 3),
-    }
-    for index in range(6)
-]
 LONG: Body = {
     "prompt": "On and on",
     "ignore_eos": True,

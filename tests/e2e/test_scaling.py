@@ -9,29 +9,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from answers import Body, FrontEnd, drafts
+from answers import FrontEnd
 from conftest import TABLE
 from kubernetes_api import KubernetesApi
 from observed import is_idle, soon
-from pods import DRAFTS, TARGETS, Load, Phase, Pods, plain_answers
+from pods import DRAFTS, QUESTIONS, TARGETS, Load, Phase, Pods, plain_answers
 from processes import Coordinator, Processes
 from redis_server import ManagedRedis
 
 pytestmark = pytest.mark.timeout(900)
 
 DRAFT = f"{TABLE}:0.2"
-QUESTIONS: list[Body] = [
-    {
-        "prompt": f"Tell number {index}:",
-        "ignore_eos": True,
-        "max_tokens": 120,
-        "temperature": (0, 0.8)[index % 2],
-        "seed": index,
-        # By name and number: against a table, whose passes cost nothing, drafts would not pay.
-        "speculation": drafts("draft-model", 3),
-    }
-    for index in range(6)
-]
 
 
 @pytest.fixture
