@@ -75,7 +75,7 @@ def pass_timer(
     if not engine.kv_cache.reserve(kv, len(text) + rows):
         raise RuntimeError("the KV cache has no room for the context")
     engine.forward([PassSequence(kv, text, 0)])
-    storage = SequenceStorage(*(tensor.clone() for tensor in kv.storage))
+    storage = SequenceStorage(kv.storage.key_value.clone(), kv.storage.features.clone())
     engine.kv_cache.release(kv)
 
     def measure() -> float:

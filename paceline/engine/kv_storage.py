@@ -10,7 +10,6 @@ prefix that is found again brings its features along.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +20,8 @@ from paceline.engine.attention_shape import AttentionShape
 CELL_SIZE = 512
 
 
-class SequenceStorage(NamedTuple):
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class SequenceStorage:
     """What is kept of one sequence."""
 
     key_value: Tensor

@@ -1,11 +1,7 @@
 """A causal language model from transformers as a `LanguageModel`.
 
-All sequences' tokens of a pass are concatenated, whatever their number, and run through the layers
-once; only attention looks at one sequence after the other. Logits are computed for the rows that
-are asked for. Knows nothing about drafts and acceptance, and nothing about where a model came from.
-
-Invariant: `LanguageModel`'s, a row of logits has the same bits however it was computed. It holds on
-the thread count that the model was loaded with, which is checked in every pass.
+Plans each pass, has it run (`pass_runner`), and keeps what comes out of it. Knows nothing about
+drafts and acceptance, and nothing about where a model came from.
 """
 
 import hashlib
@@ -16,22 +12,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.engine.attention import AttentionPass, SequenceRows, TiledAttention, TreeRows
-from paceline.engine.attention_shape import AttentionShape
 from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.features import check_feature_layers
-from paceline.engine.fused_decoder import FusedDecoder, can_fuse
-from paceline.engine.hf_decoder import HFDecoder, check_attention
 from paceline.engine.kv_cache import KVCache, KVSequence
-from paceline.engine.kv_storage import CELL_SIZE, SequenceStorage, TorchStorage
-from paceline.engine.linear import LinearFactory
+from paceline.engine.kv_storage import CELL_SIZE, SequenceStorage
 from paceline.engine.model import Features, Logits, PassSequence
+from paceline.engine.pass_plan import plan_pass
+from paceline.engine.pass_runner import PassRunner
 from paceline.engine.support import check_supported
 from paceline.errors import InvalidConfig
 
-MIN_ROWS = 4
-"""Fewer rows run with copies of the last one: a single row would get other bits from some kernels,
-and the packed linear layers take longer for two rows than for four to six."""
 PROBE_LENGTH = 40
 """Tokens of the fixed text behind `numerics`."""
 
@@ -68,20 +58,10 @@ class TransformerModel:
         self._num_threads = torch.get_num_threads()
         self._model_type = config.model_type
         self._dtype = model.dtype
-        shape = AttentionShape.of(config)
-        model.requires_grad_(False).eval()
-        windows = check_attention(model, shape)
-        self._attention = TiledAttention(shape, model.dtype, max_model_len)
-        linears = LinearFactory(model.dtype, use_packed_linears)
-        self._decoder = (
-            FusedDecoder(model, linears, shape, windows, max_model_len, feature_layers)
-            if can_fuse(model)
-            else HFDecoder(model, linears, max_model_len, feature_layers)
-        )
+        self._runner = PassRunner(model, max_model_len, use_packed_linears, feature_layers)
         self._kept_size: int = len(feature_layers) * config.hidden_size
         self._projection = projection
-        self._storage = TorchStorage(shape, model.dtype, self._kept_size)
-        self._kv_cache = KVCache(self._storage, -(-kv_cache_tokens // CELL_SIZE))
+        self._kv_cache = KVCache(self._runner.storage, -(-kv_cache_tokens // CELL_SIZE))
         self.numerics = self._digest()
 
     @property
@@ -112,50 +92,15 @@ class TransformerModel:
         rows: Features = kept.numpy()
         return rows
 
-    @torch.inference_mode()
     def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
         """Run one pass; return float32 `[num_logits, V]` per sequence, in order."""
-        if torch.get_num_threads() != self._num_threads:
-            raise RuntimeError(
-                f"The model was loaded for {self._num_threads} threads and is run with "
-                f"{torch.get_num_threads()}; its results would have other bits."
-            )
-        token_ids: list[int] = []
-        positions: list[int] = []
-        wanted_rows: list[int] = []
-        sequences: list[SequenceRows] = []
-        trees: list[TreeRows] = []
-        for part in batch:
-            storage, first_row = part.kv.storage, len(token_ids)
-            room = min(part.kv.num_cells * CELL_SIZE, self._max_model_len)
-            for first, place, num_rows in part.branches():
-                start = part.kv.num_tokens + place
-                assert num_rows > 0 and start + num_rows <= room
-                row = first_row + first
-                sequences.append(
-                    SequenceRows(self._attention, storage.key_value, row, start, num_rows)
-                )
-                positions.extend(range(start, start + num_rows))
-            token_ids.extend(part.token_ids)
-            end_row = len(token_ids)
-            wanted_rows.extend(range(end_row - part.num_logits, end_row))
-            part.kv.tree = None
-            if part.tree:
-                part.kv.tree = self._storage.allocate_tokens(len(part.tree))
-                rows = slice(end_row - len(part.tree), end_row)
-                trees.append(TreeRows(rows, part.kv.tree.key_value))
-        num_wanted = len(wanted_rows)
-        logits, features = self._decoder.run(
-            torch.tensor(_filled(token_ids)),
-            torch.tensor(_filled(positions)),
-            torch.tensor(_filled(wanted_rows), dtype=torch.long),
-            AttentionPass(self._attention, sequences, trees),
-        )
+        plan = plan_pass(batch, self._runner.storage)
+        logits, features = self._runner.run(plan)
         if self._kept_size:
             _keep_features(batch, features)
         for part in batch:
             part.kv.num_tokens += part.num_stem
-        rows_of_logits: Logits = logits[:num_wanted, : self._vocab_size].float().numpy()
+        rows_of_logits: Logits = logits[:, : self._vocab_size].float().numpy()
         bounds = np.cumsum([part.num_logits for part in batch])[:-1]
         return np.split(rows_of_logits, bounds)
 
@@ -199,8 +144,3 @@ def _keep_features(batch: Sequence[PassSequence], features: Tensor) -> None:
         if part.kv.tree is not None:
             part.kv.tree.features.copy_(tree)
         first_row = end_row
-
-
-def _filled(rows: list[int]) -> list[int]:
-    """The rows, with copies of the last one up to `MIN_ROWS`; none stay none."""
-    return rows + rows[-1:] * (MIN_ROWS - len(rows))
