@@ -142,6 +142,11 @@ def library_environment(prefix: str) -> dict[str, str]:
     return {key: text for key, text in os.environ.items() if key.startswith(prefix)}
 
 
+def variables_of_launchers(names: Sequence[str]) -> dict[str, str]:
+    """Those of these variables that are set, by which other software starts several processes."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 def child_environment(settings: Mapping[str, Any], extra: Mapping[str, str]) -> dict[str, str]:
     """The environment for a child process: ours, but of `PACELINE_` keys exactly `settings`.
 
