@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from paceline.config import Count, Port
+from paceline.config import Count, DeviceName, Port, Share
 from paceline.heads.shipped import AUTO, HeadDirectory, shipped_head
 from paceline.security_settings import SecuritySettings
 
@@ -56,15 +56,23 @@ class DraftSettings(SecuritySettings):
     tensors, but is large: for heads from sources that you trust."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX; of the
-    matrices of heads eight bits, where the CPU has bfloat16."""
+    """Type of weights and KV cache. `auto`: float32 on a CPU, the fastest without AMX, and of the
+    matrices of heads eight bits where the CPU has bfloat16; bfloat16 on CUDA. float16 is for CUDA
+    only."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model runs. This version runs models on CPUs, whatever `auto` might mean later."""
+    device: DeviceName = "auto"
+    """Where the model runs: `cpu`, `cuda` (the first card) or `cuda:<index>`. `auto`: the first
+    card if PyTorch sees one and the drafter runs a model, else the CPU. `eagle`, `medusa` and
+    `hybrid` run on CPUs only. CUDA has never run on a card (docs/scaling.md)."""
 
     kv_cache_tokens: Count | None = None
     """Room for the KV of so many tokens, all sequences together. Unset: chosen from the memory
     that is free after the model is loaded."""
+
+    kv_memory_fraction: Share | None = None
+    """Share of the free memory, a card's own on CUDA, that `kv_cache_tokens` is chosen to fill.
+    Unset: 0.25 on a CPU, whose memory several workers may share; 0.9 on CUDA. Workers that share a
+    card start one after the other, or are given shares that leave room."""
 
     max_speculative_tokens: Count = 16
     """Most tokens proposed at a time, as many as a target checks by default."""

@@ -11,13 +11,14 @@ naming the key, the value and what was expected. Nothing is ignored.
 
 import argparse
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from paceline.errors import InvalidConfig
@@ -29,6 +30,20 @@ API_KEY_KEY = "PACELINE_API_KEY"
 LogLevel = Literal["debug", "info", "warning", "error"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+_DEVICES = "^(auto|cpu|cuda(:[0-9]+)?)$"
+
+
+def _device(name: str) -> str:
+    if not re.match(_DEVICES, name):
+        raise ValueError("expected auto, cpu, cuda or cuda:<index>")
+    return name
+
+
+DeviceName = Annotated[
+    str, AfterValidator(_device), WithJsonSchema({"type": "string", "pattern": _DEVICES})
+]
 
 
 class Settings(BaseModel):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from paceline.config import Count, Port
+from paceline.config import Count, DeviceName, Port, Share
 from paceline.heads.shipped import HeadDirectory
 from paceline.security_settings import SecuritySettings
 
@@ -17,10 +17,12 @@ class TargetSettings(SecuritySettings):
     tests. Empty: the bundled SmolLM2-135M-Instruct, so that a first start needs no network."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX."""
+    """Type of weights and KV cache. `auto`: float32 on a CPU, the fastest without AMX; bfloat16 on
+    CUDA. float16 is for CUDA only."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the model runs. This version runs models on CPUs, whatever `auto` might mean later."""
+    device: DeviceName = "auto"
+    """Where the model runs: `cpu`, `cuda` (the first card) or `cuda:<index>`. `auto`: the first
+    card if PyTorch sees one, else the CPU. CUDA has never run on a card (docs/scaling.md)."""
 
     max_model_len: Count | None = None
     """Longest sequence in tokens, prompt and answer together. Unset: what the model was made
@@ -29,6 +31,11 @@ class TargetSettings(SecuritySettings):
     kv_cache_tokens: Count | None = None
     """Room for the KV of so many tokens, all sequences together. Unset: chosen from the memory
     that is free after the model is loaded."""
+
+    kv_memory_fraction: Share | None = None
+    """Share of the free memory, a card's own on CUDA, that `kv_cache_tokens` is chosen to fill.
+    Unset: 0.25 on a CPU, whose memory several workers may share; 0.9 on CUDA. Workers that share a
+    card start one after the other, or are given shares that leave room."""
 
     feature_layers: tuple[int, ...] = ()
     """Layers whose hidden states are kept for drafters that are fed with them: i for the input of

@@ -24,6 +24,7 @@ from paceline.engine.worker_model import (
     build_worker_model,
     cache_directory,
     prepare_torch,
+    prepare_torch_for_head,
 )
 from paceline.heads.kind import head_kind
 from paceline.rounds import WorkerInfo
@@ -61,10 +62,10 @@ def make_drafter(settings: DraftSettings) -> tuple[Drafter, WorkerInfo]:
 
 
 def _early_exit(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
-    dtype = prepare_torch(settings)
+    device = prepare_torch(settings)
     from paceline.engine.worker_exit import build_worker_exit
 
-    return _model(build_worker_exit(settings, dtype), settings, info)
+    return _model(build_worker_exit(settings, device), settings, info)
 
 
 def _model(
@@ -92,11 +93,11 @@ def _model(
 
 
 def _eagle(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
-    dtype = prepare_torch(settings)
+    device = prepare_torch_for_head(settings)
     from draft_service.drafters.eagle import EagleDrafter
     from paceline.engine.worker_head import build_worker_head
 
-    loaded = build_worker_head(settings, dtype)
+    loaded = build_worker_head(settings, device)
     drafter = EagleDrafter(
         loaded.head, _grammars(loaded), loaded.kv_cache_tokens, TREES.get(settings.draft_tree)
     )
@@ -104,11 +105,11 @@ def _eagle(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerIn
 
 
 def _medusa(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
-    dtype = prepare_torch(settings)
+    device = prepare_torch_for_head(settings)
     from draft_service.drafters.medusa import MedusaDrafter
     from paceline.engine.worker_head import build_medusa_head
 
-    loaded = build_medusa_head(settings, dtype)
+    loaded = build_medusa_head(settings, device)
     new_tree = TREES.get(settings.draft_tree)
     if new_tree is None:
         most = min(settings.max_speculative_tokens, loaded.head.num_heads)

@@ -1,11 +1,12 @@
-"""Linear layers on a CPU, fast at few rows and with the same bits whatever the number of rows.
+"""Linear layers, fast at few rows and with the same bits whatever the number of rows.
 
-`F.linear` gives a row other bits in a batch of another width. Weights packed for oneDNN do not,
-from two rows on, and read the weights once for up to some ten rows; so a single row runs as two.
-Every shape is checked when a model is loaded, for its type and for the number of threads; one that
-fails, or a machine without oneDNN, gets `F.linear` at one fixed width.
+`F.linear` gives a row other bits in a batch of another width. On a CPU weights packed for oneDNN do
+not, from two rows on, and read the weights once for up to some ten rows; so a single row runs as
+two. Every shape is checked when a model is loaded, for its type and for the number of threads; one
+that fails, a machine without oneDNN, or another device gets `F.linear` at one fixed width.
 
-Knows nothing about models. Invariant: a row of a result depends only on that row of the input.
+Knows nothing about models. Invariant: a row of a result depends only on that row of the input, but
+in the layers of `LinearFactory.varying_shapes`, which only a device has that takes them.
 """
 
 from typing import Protocol
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paceline.engine.device import CPU, Device
 from paceline.engine.elementwise import apply_row_exact
 from paceline.errors import InvalidConfig
 
@@ -23,8 +25,6 @@ MAX_ROWS_WIDE = 64
 so that the widths which occur can be checked."""
 WIDE = 16384
 """Outputs from which a layer counts as wide."""
-PADDED_WIDTH = 16
-"""The one width at which `F.linear` runs."""
 _PROBED_WIDTHS = (*range(1, 18), 24, 31, 33, 48, 64, 65, 128, 192, 257, 511)
 _PROBED_STARTS = (1, 2, 7, 16, 40)
 
@@ -88,18 +88,23 @@ class PackedLinear:
 
 
 class PaddedLinear:
-    """`F.linear`, always on `PADDED_WIDTH` rows."""
+    """`F.linear`, always on the same number of rows."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, block_rows: int = CPU.linear_rows
+    ) -> None:
         self._weight = weight
         self._bias = bias
+        self._block_rows = block_rows
 
     def __call__(self, x: Tensor) -> Tensor:
-        num_rows = x.shape[0]
+        num_rows, block_rows = x.shape[0], self._block_rows
+        if num_rows == block_rows:  # as passes on a GPU are made to be: no copy then
+            return functional.linear(x, self._weight, self._bias)
         if num_rows == 0:
             return x.new_empty(0, self._weight.shape[0])
-        padded = functional.pad(x, (0, 0, 0, -num_rows % PADDED_WIDTH))
-        parts = [functional.linear(p, self._weight, self._bias) for p in padded.split(PADDED_WIDTH)]
+        padded = functional.pad(x, (0, 0, 0, -num_rows % block_rows))
+        parts = [functional.linear(p, self._weight, self._bias) for p in padded.split(block_rows)]
         return torch.cat(parts)[:num_rows]
 
     def silu(self, x: Tensor) -> Tensor:
@@ -115,13 +120,17 @@ class PaddedLinear:
 class LinearFactory:
     """Makes the linear layers of one model, and checks each shape once.
 
-    Raises `InvalidConfig` for a shape that is exact neither packed nor padded.
+    Raises `InvalidConfig` for a shape that is exact neither packed nor padded, unless the device
+    takes such.
     """
 
-    def __init__(self, dtype: torch.dtype, use_packed: bool) -> None:
-        self._use_packed = use_packed and can_pack(dtype)
+    def __init__(self, dtype: torch.dtype, use_packed: bool, device: Device = CPU) -> None:
+        self._device = device
+        self._use_packed = use_packed and device.packs_weights and can_pack(dtype)
         self._is_packed_exact: dict[tuple[int, int, bool], bool] = {}
         self._padded_shapes: set[tuple[int, int, bool]] = set()
+        self.varying_shapes: set[tuple[int, int, bool]] = set()
+        """Those of `padded_shapes` whose rows have other bits at another place in a block."""
 
     @property
     def padded_shapes(self) -> set[tuple[int, int, bool]]:
@@ -141,13 +150,15 @@ class LinearFactory:
                 self._is_packed_exact[shape] = has_exact_rows(packed, weight)
             if self._is_packed_exact[shape]:
                 return packed
-        padded = PaddedLinear(weight, bias)
+        padded = PaddedLinear(weight, bias, self._device.linear_rows)
         if shape not in self._padded_shapes and not has_exact_rows(padded, weight):
-            raise InvalidConfig(
-                f"A linear layer of {shape[1]} inputs and {shape[0]} outputs in {weight.dtype} "
-                "gives rows that depend on the other rows of a batch, packed or not, on this "
-                "machine; another data type or number of threads may help."
-            )
+            if self._device.refuses_varying_width:
+                raise InvalidConfig(
+                    f"A linear layer of {shape[1]} inputs and {shape[0]} outputs in {weight.dtype} "
+                    "gives rows that depend on the other rows of a batch, packed or not, on this "
+                    "machine; another data type or number of threads may help."
+                )
+            self.varying_shapes.add(shape)
         self._padded_shapes.add(shape)
         return padded
 
@@ -158,13 +169,13 @@ def has_exact_rows(linear: ExactLinear, weight: Tensor) -> bool:
     generator = torch.Generator().manual_seed(0)
     num_outputs, num_inputs = weight.shape
     most = max_rows(weight)
-    x = torch.randn(most, num_inputs, generator=generator).to(weight.dtype)
+    x = torch.randn(most, num_inputs, generator=generator).to(weight)
     rows = linear(x)
     if not all(torch.equal(linear(x[:n]), rows[:n]) for n in _PROBED_WIDTHS if n < most):
         return False
     if not all(torch.equal(linear(x[i : i + 8]), rows[i : i + 8]) for i in _PROBED_STARTS):
         return False
-    other = torch.randn(17, num_outputs, generator=generator).to(weight.dtype)
+    other = torch.randn(17, num_outputs, generator=generator).to(weight)
     x = x[:17]
     rows = torch.cat((linear.silu(x), linear.plus(x, other), linear.times(x, other)), dim=1)
     return all(

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from paceline.engine.checkpoints import first_layers, quiet_transformers
+from paceline.engine.device import DTYPES, find_torch_device
 from paceline.engine.model_directory import first_line, resolve_model
 from paceline.engine.tokenizer_files import (
     CONFIG_FILE,
@@ -38,12 +39,6 @@ from paceline.engine.tokenizer_files import (
 from paceline.errors import InvalidConfig
 
 logger = logging.getLogger(__name__)
-
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 _LOADING_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, StrictDataclassError)
 """What transformers raises over a checkpoint that is not as it should be."""
@@ -80,7 +75,7 @@ def load_model(
     Raises:
         InvalidConfig: the model, its checkpoint, the data type, the device or the length is wrong.
     """
-    torch_dtype, torch_device = _dtype(dtype), _device(device)
+    torch_dtype, torch_device = _dtype(dtype), find_torch_device(device)
     directory = resolve_model(model, cache_dir)
     config = read_config(model, directory)
     path = Path(model).expanduser()
@@ -103,18 +98,6 @@ def _dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise InvalidConfig(f"dtype {name!r}: expected one of {', '.join(DTYPES)}")
     return DTYPES[name]
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise InvalidConfig(f"device {name!r}: expected cpu, cuda or cuda:<index>")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InvalidConfig(f"device {name!r}: torch sees {torch.cuda.device_count()} CUDA devices")
-    return device
 
 
 def read_config(model: str, directory: Path) -> PretrainedConfig:
@@ -161,6 +144,7 @@ def _module(
                 directory,
                 config=config,
                 dtype=dtype,
+                device_map=device,
                 use_safetensors=True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
@@ -191,7 +175,7 @@ def _module(
         logger.warning(
             "model %r: %d weights are not used, first %r", model, len(unexpected), unexpected[0]
         )
-    module: PreTrainedModel = loaded[0].to(device).eval().requires_grad_(False)
+    module: PreTrainedModel = loaded[0].eval().requires_grad_(False)
     return module
 
 

@@ -8,10 +8,10 @@ that is computed almost right is worse than none.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from paceline.engine.device import CPU, DTYPES, Device
 from paceline.errors import InvalidConfig
 
 VERIFIED_MODEL_TYPES = frozenset(
@@ -22,19 +22,21 @@ VERIFIED_MODEL_TYPES = frozenset(
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn", "proportional"})
 """Rotary embeddings whose frequencies are the same for every position and batch."""
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
-DTYPES = (torch.float32, torch.bfloat16)
 
 
-def check_supported(model: PreTrainedModel) -> None:
-    """Raise `InvalidConfig`, naming the feature, unless the model can be run exactly."""
+def check_supported(model: PreTrainedModel, device: Device = CPU) -> None:
+    """Raise `InvalidConfig`, naming the feature, unless the device can run the model exactly."""
     config = model.config
     name = f"The model type '{config.model_type}'"
     dtypes = {parameter.dtype for parameter in model.parameters()}
-    if len(dtypes) != 1 or not dtypes <= set(DTYPES):
+    if len(dtypes) != 1 or not dtypes <= {DTYPES[name] for name in device.dtypes}:
         listed = ", ".join(sorted(str(dtype) for dtype in dtypes))
-        raise InvalidConfig(f"The model's dtype is {listed}; float32 or bfloat16 was expected.")
-    if model.device.type != "cpu":
-        raise InvalidConfig(f"The model's device is {model.device}; cpu was expected.")
+        expected = " or ".join(device.dtypes)
+        raise InvalidConfig(f"The model's dtype is {listed}; {expected} was expected.")
+    if model.device != device.torch_device:
+        raise InvalidConfig(
+            f"The model's device is {model.device}; {device.torch_device} was expected."
+        )
     for rope_type in _rope_types(config):
         if rope_type not in ROPE_TYPES:
             raise InvalidConfig(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from paceline.engine.device import Device, dtype_on
 from paceline.engine.draft_vocabulary import DraftVocabulary, DraftVocabularyModel
 from paceline.engine.exit_checkpoint import check_exit_fits, put_exit
 from paceline.engine.head_tensors import Target
@@ -30,17 +31,17 @@ class ExitSettings(HeadSettings, Protocol):
     def exit_layer(self) -> int | None: ...
 
 
-def build_worker_exit(settings: ExitSettings, dtype: str) -> WorkerModel:
-    """Load the layers that the settings name, `dtype` as `prepare_torch` says.
+def build_worker_exit(settings: ExitSettings, device: Device) -> WorkerModel:
+    """Load the layers that the settings name, for the device of `prepare_torch`.
 
     Raises:
         InvalidConfig: the model or the exit cannot be used, or not together.
     """
     target = find_target(settings)
-    return (_trained if settings.head else _plain)(settings, dtype, target)
+    return (_trained if settings.head else _plain)(settings, device, target)
 
 
-def _plain(settings: ExitSettings, dtype: str, target: Target) -> WorkerModel:
+def _plain(settings: ExitSettings, device: Device, target: Target) -> WorkerModel:
     exit_layer = settings.exit_layer
     if exit_layer is None:
         exit_layer = max(1, target.num_layers // DEFAULT_SHARE)
@@ -51,29 +52,29 @@ def _plain(settings: ExitSettings, dtype: str, target: Target) -> WorkerModel:
         )
     loaded = load_model(
         target.name,
-        dtype=dtype,
-        device="cpu",
+        dtype=dtype_on(device, settings.dtype),
+        device=str(device.torch_device),
         cache_dir=cache_directory(settings),
         num_layers=exit_layer,
     )
-    ready = made_ready(settings, loaded)
+    ready = made_ready(settings, loaded, device)
     return replace(ready, name=f"{ready.name}, first {exit_layer} layers")
 
 
-def _trained(settings: ExitSettings, dtype: str, target: Target) -> WorkerModel:
+def _trained(settings: ExitSettings, device: Device, target: Target) -> WorkerModel:
     check_head_kind(settings.head, "early-exit")
     config = read_exit_config(settings.head)
     check_exit_fits(settings.head, config, target)
     loaded = load_model(
         target.name,
-        dtype=dtype,
-        device="cpu",
+        dtype=dtype_on(device, settings.dtype),
+        device=str(device.torch_device),
         cache_dir=cache_directory(settings),
         num_layers=config.exit_layer + 1,
     )
     target_ids = put_exit(settings.head, config, target, loaded.module, settings.allow_pickle)
     vocabulary = DraftVocabulary(target_ids, loaded.vocab_size)
-    ready = made_ready(settings, replace(loaded, vocab_size=len(target_ids)))
+    ready = made_ready(settings, replace(loaded, vocab_size=len(target_ids)), device)
     return replace(
         ready,
         model=DraftVocabularyModel(ready.model, vocabulary),

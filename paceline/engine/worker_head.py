@@ -12,22 +12,18 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from paceline.engine.default_model import DEFAULT_MODEL
+from paceline.engine.device import DTYPES, Device, dtype_on
 from paceline.engine.eagle_checkpoint import check_fits, read_head_weights
 from paceline.engine.eagle_head import EagleHead
 from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.head_tensors import Target
 from paceline.engine.linear import can_pack
-from paceline.engine.loading import DTYPES, load_tokenizer, read_config
+from paceline.engine.loading import load_tokenizer, read_config
 from paceline.engine.medusa_checkpoint import read_medusa_weights
 from paceline.engine.medusa_head import MedusaHead
 from paceline.engine.model_directory import resolve_model
 from paceline.engine.tokenizer_files import TokenizerFile, tokenizer_digest, vocabulary_size
-from paceline.engine.worker_model import (
-    KV_SHARE_OF_MEMORY,
-    ModelSettings,
-    cache_directory,
-    free_memory,
-)
+from paceline.engine.worker_model import ModelSettings, affordable_tokens, cache_directory
 from paceline.heads.eagle_config import read_head_config
 from paceline.heads.kind import check_head_kind
 from paceline.heads.medusa_config import read_medusa_config
@@ -65,8 +61,8 @@ class WorkerHead(Generic[HeadT]):
         return tokenizer_digest(self.tokenizer_files)
 
 
-def build_worker_head(settings: HeadSettings, dtype: str) -> WorkerHead[EagleHead]:
-    """Load the EAGLE head that the settings name, `dtype` as `prepare_torch` says.
+def build_worker_head(settings: HeadSettings, device: Device) -> WorkerHead[EagleHead]:
+    """Load the EAGLE head that the settings name, for the device of `prepare_torch_for_head`.
 
     Raises:
         InvalidConfig: it cannot be used, or not with the target.
@@ -77,10 +73,10 @@ def build_worker_head(settings: HeadSettings, dtype: str) -> WorkerHead[EagleHea
     weights = read_head_weights(settings.head, config, target, settings.allow_pickle)
     tokenizer_files, vocab_size = _tokens(target)
     is_projected = settings.feature_projection and config.is_eagle3
-    head_dtype = _head_dtype(settings, dtype)
+    head_dtype = _head_dtype(settings, device)
     head = EagleHead(config, weights, vocab_size, head_dtype, is_projected)
     projection = FeatureProjection.of(weights.tensors["fc.weight"]).digest
-    affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // head.bytes_per_token
+    affordable = affordable_tokens(settings, device, head.bytes_per_token)
     return WorkerHead(
         head=head,
         name=_name(settings),
@@ -91,14 +87,14 @@ def build_worker_head(settings: HeadSettings, dtype: str) -> WorkerHead[EagleHea
     )
 
 
-def build_medusa_head(settings: HeadSettings, dtype: str) -> WorkerHead[MedusaHead]:
+def build_medusa_head(settings: HeadSettings, device: Device) -> WorkerHead[MedusaHead]:
     """Load the Medusa heads that the settings name, as `build_worker_head` does."""
     check_head_kind(settings.head, "medusa")
     config, target = read_medusa_config(settings.head), find_target(settings)
     weights = read_medusa_weights(settings.head, config, target, settings.allow_pickle)
     tokenizer_files, vocab_size = _tokens(target)
     return WorkerHead(
-        head=MedusaHead(weights, vocab_size, _head_dtype(settings, dtype)),
+        head=MedusaHead(weights, vocab_size, _head_dtype(settings, device)),
         name=_name(settings),
         feature_layers=config.feature_layers(target.num_layers),
         feature_projection="",
@@ -122,11 +118,11 @@ def find_target(settings: ModelSettings) -> Target:
     )
 
 
-def _head_dtype(settings: ModelSettings, dtype: str) -> torch.dtype:
+def _head_dtype(settings: ModelSettings, device: Device) -> torch.dtype:
     """A quarter of the bytes by default, where that also saves time: a draft need not be exact."""
     if settings.dtype == "auto" and can_pack(torch.bfloat16):
         return torch.int8
-    return DTYPES[dtype]
+    return DTYPES[dtype_on(device, settings.dtype)]
 
 
 def _tokens(target: Target) -> tuple[Sequence[TokenizerFile], int]:

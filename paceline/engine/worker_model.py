@@ -3,7 +3,6 @@
 torch is imported only for models that need it, so that a worker of the table model starts at once.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,10 @@ from paceline.errors import InvalidConfig
 from paceline.rounds import PassCost
 
 if TYPE_CHECKING:
+    from paceline.engine.device import Device
     from paceline.engine.feature_projection import FeatureProjection
     from paceline.engine.loading import LoadedModel
 
-KV_SHARE_OF_MEMORY = 0.25
-"""Share of the free memory that the KV cache may fill: several workers may live on one host."""
 MAX_KV_SEQUENCES = 64
 """More KV room than for so many sequences of full length is never used."""
 
@@ -38,6 +36,8 @@ class ModelSettings(Protocol):
     def device(self) -> str: ...
     @property
     def kv_cache_tokens(self) -> int | None: ...
+    @property
+    def kv_memory_fraction(self) -> float | None: ...
     @property
     def num_threads(self) -> int | None: ...
     @property
@@ -88,21 +88,43 @@ def build_worker_model(
     return _table_model(settings, max_model_len, feature_layers)
 
 
-def prepare_torch(settings: ModelSettings) -> str:
-    """Set torch up as the settings say; returns the type of the weights. Before torch is imported.
+def prepare_torch(settings: ModelSettings) -> "Device":
+    """Set torch up as the settings say, and find what they compute on. Before torch is imported.
 
     Raises `InvalidConfig`.
     """
+    return _prepared(settings, settings.device)
+
+
+def prepare_torch_for_head(settings: ModelSettings) -> "Device":
+    """As `prepare_torch`, for a worker that runs no more than a head: those compute on CPUs."""
+    if settings.device.startswith("cuda"):
+        raise InvalidConfig(
+            f"device is {settings.device!r}, but the heads of drafters run on CPUs; expected auto "
+            "or cpu"
+        )
+    return _prepared(settings, "cpu")
+
+
+def _prepared(settings: ModelSettings, device: str) -> "Device":
     # OpenMP reads it when torch is imported. By default its threads spin for milliseconds after
     # each operation, on cores that other processes need; not at all makes each pass slower.
     set_default_environment({"GOMP_SPINCOUNT": "10000"})
     import torch
 
-    if settings.device == "cuda":
-        raise InvalidConfig("device is 'cuda'; this version runs models exactly on 'cpu' only")
+    from paceline.engine.device import CUBLAS_ENVIRONMENT, open_device
+
+    set_default_environment(CUBLAS_ENVIRONMENT)
     if settings.num_threads is not None:
         torch.set_num_threads(settings.num_threads)
-    return "float32" if settings.dtype == "auto" else settings.dtype
+    return open_device(device)
+
+
+def affordable_tokens(settings: ModelSettings, device: "Device", bytes_per_token: int) -> int:
+    """Tokens whose KV has room in the share of the free memory that the settings allow."""
+    fraction = settings.kv_memory_fraction
+    share = device.kv_memory_fraction if fraction is None else fraction
+    return int(share * device.free_memory()) // bytes_per_token
 
 
 def cache_directory(settings: ModelSettings) -> Path | None:
@@ -135,28 +157,30 @@ def _transformer_model(
     head: str,
     allow_pickle: bool,
 ) -> WorkerModel:
-    dtype = prepare_torch(settings)
+    device = prepare_torch(settings)
     from paceline.engine.default_model import DEFAULT_MODEL
+    from paceline.engine.device import dtype_on
     from paceline.engine.head_features import features_of_head
     from paceline.engine.loading import load_model
 
     loaded = load_model(
         settings.model or DEFAULT_MODEL,
-        dtype=dtype,
-        device="cpu",
+        dtype=dtype_on(device, settings.dtype),
+        device=str(device.torch_device),
         max_model_len=max_model_len,
         cache_dir=cache_directory(settings),
     )
     if not head:
-        return made_ready(settings, loaded, feature_layers)
+        return made_ready(settings, loaded, device, feature_layers)
     config = loaded.module.config
     fed = features_of_head(head, config.num_hidden_layers, config.hidden_size, allow_pickle)
-    return made_ready(settings, loaded, fed.layers, fed.projection)
+    return made_ready(settings, loaded, device, fed.layers, fed.projection)
 
 
 def made_ready(
     settings: ModelSettings,
     loaded: "LoadedModel",
+    device: "Device",
     feature_layers: Sequence[int] = (),
     projection: "FeatureProjection | None" = None,
 ) -> WorkerModel:
@@ -170,7 +194,7 @@ def made_ready(
     if kv_cache_tokens is None:
         feature_size = len(feature_layers) * loaded.module.config.hidden_size
         bytes_per_token = kv_bytes_per_token(loaded.module, feature_size)
-        affordable = int(KV_SHARE_OF_MEMORY * free_memory()) // bytes_per_token
+        affordable = affordable_tokens(settings, device, bytes_per_token)
         kv_cache_tokens = min(affordable, MAX_KV_SEQUENCES * loaded.max_model_len)
     model = TransformerModel(
         loaded.module,
@@ -190,14 +214,3 @@ def made_ready(
         "" if projection is None else projection.digest,
         num_parameters,
     )
-
-
-def free_memory() -> int:
-    """Bytes that this process may still take, by the host and by its control group."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit, used = ((group / name).read_text() for name in ("memory.max", "memory.current"))
-        return min(free, int(limit) - int(used))
-    except (OSError, ValueError):  # no control group, or no limit ("max")
-        return free

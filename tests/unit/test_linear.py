@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from device_double import CudaDouble
 from torch import Tensor
 from torch.nn import functional
 
@@ -98,6 +99,40 @@ def test_a_shape_that_fails_the_check_runs_padded_and_one_that_fails_both_is_ref
     monkeypatch.setattr("paceline.engine.linear.PaddedLinear", WidthDependent)
     with pytest.raises(InvalidConfig, match="64 inputs and 40 outputs in torch.float32"):
         LinearFactory(torch.float32, use_packed=True).make(weight, bias)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), SHAPES)
+def test_on_a_card_a_layer_runs_on_whole_blocks_of_rows(
+    num_inputs: int, num_outputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, bias = weights(num_inputs, num_outputs, dtype)
+    linears = LinearFactory(dtype, use_packed=True, device=CudaDouble())
+    linear = linears.make(weight, bias)
+    x = torch.randn(300, num_inputs).to(dtype)
+    rows = linear(x)
+    seen = []
+
+    def noted(x: Tensor, *others: Tensor) -> Tensor:
+        seen.append(len(x))
+        return original(x, *others)
+
+    original = functional.linear
+    monkeypatch.setattr(functional, "linear", noted)
+    for width in (1, 5, 127, 128, 129, 299):
+        assert torch.equal(linear(x[:width]), rows[:width])
+        assert torch.equal(linear(x[-width:]), rows[-width:])
+    assert set(seen) == {128}
+    assert linears.varying_shapes == set()
+
+
+def test_a_shape_that_fails_the_check_runs_on_a_card_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("paceline.engine.linear.PaddedLinear", WidthDependent)
+    linears = LinearFactory(torch.float32, use_packed=True, device=CudaDouble())
+    linears.make(*weights(64, 40, torch.float32))
+    assert linears.varying_shapes == {(40, 64, True)}
 
 
 def test_without_onednn_layers_run_padded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,30 @@
+"""A CUDA device whose card is the CPU: what it says is CUDA's, what it computes is here."""
+
+import torch
+from torch import Tensor
+
+from paceline.engine.device import CPU, CudaDevice, equal_sums
+
+
+class CudaDouble(CudaDevice):
+    """All that a worker does for CUDA, where there is no card."""
+
+    def __init__(self, free_bytes: int = 2**20) -> None:
+        self._free_bytes = free_bytes
+        super().__init__(torch.device("cpu"))
+
+    def _set_up(self) -> None:
+        equal_sums()
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        return "a double", "0.0"
+
+    def free_memory(self) -> int:
+        return self._free_bytes
+
+    def tensor(self, numbers: list[int]) -> Tensor:
+        return CPU.tensor(numbers)
+
+    def synchronize(self) -> None:
+        pass
