@@ -13,8 +13,8 @@ from typing import Any
 
 from coordinator.sequence import DraftWorker, TargetWorker
 from draft_service.proposer import Proposal
-from paceline.engine.device_worker import Stepper
 from paceline.engine.sequences import SequenceTable
+from paceline.engine.stepper import Stepper
 from paceline.rounds import Drafts, WorkerLoad
 from paceline.workers.round_client import RoundClient, WorkerLost
 

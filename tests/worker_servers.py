@@ -23,8 +23,9 @@ from draft_service.drafters.suffix import SuffixDrafter
 from draft_service.metrics import DraftMetrics
 from draft_service.proposer import Drafter, Proposer
 from draft_service.servicer import DraftServicer
-from paceline.engine.device_worker import DeviceWorker, Stepper, device_thread
+from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.engine.grammar import Grammars
+from paceline.engine.stepper import Stepper
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.engine.table_tokenizer import table_tokenizer_files
 from paceline.engine.tokenizer_files import tokenizer_digest

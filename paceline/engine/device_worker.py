@@ -5,7 +5,9 @@ other. Before a pass it waits a little, at most a share of a pass, for sequences
 pass that are due back by their measured return time: without that, two sequences fall into
 alternating passes of half the speed.
 
-Knows nothing about what a round or a pass is: a `Stepper` (verifier, proposer) does.
+Knows nothing about what a round or a pass is: a `Stepper` (verifier, proposer) does. Where several
+processes share the model, the others are called between passes, so that each soon knows of the end
+of any; then this thread ends too.
 """
 
 import asyncio
@@ -17,11 +19,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from paceline.engine.ranks.place import GroupBroken
+from paceline.engine.stepper import OfSequence, Ranks, Stepper
 from paceline.rounds import WorkerLoad
 
 logger = logging.getLogger(__name__)
+
+RoundT = TypeVar("RoundT", bound=OfSequence)
+ResultT = TypeVar("ResultT", bound=OfSequence)
 
 MAX_WAIT_SHARE = 0.25
 """Longest wait for returning sequences, as a share of the last pass."""
@@ -32,48 +39,10 @@ STALL_S = 0.05
 """How long to sleep when nothing that waits can get a pass yet."""
 STUCK_S = 120.0
 """A pass that takes longer will not end: the callers have left, who wait a minute for a result."""
+IDLE_TICK_S = 5.0
+"""How often other ranks are called, passes aside: several times before they give this one up."""
 LOOK_S = 1.0
 """How often to look whether the pass that runs is still the same."""
-
-
-class OfSequence(Protocol):
-    """A round or a result of one sequence."""
-
-    @property
-    def sequence_id(self) -> str:
-        """The sequence."""
-
-
-RoundT_contra = TypeVar("RoundT_contra", bound=OfSequence, contravariant=True)
-RoundT = TypeVar("RoundT", bound=OfSequence)
-ResultT = TypeVar("ResultT", bound=OfSequence)
-
-
-class Stepper(Protocol[RoundT_contra, ResultT]):
-    """What runs on the device thread."""
-
-    def accept(self, round: RoundT_contra, /, waited_s: float) -> ResultT | None:
-        """Take a round that has waited so long; an answer at once means that it needs no pass."""
-
-    def close(self, sequence_id: str) -> None:
-        """The sequence has ended."""
-
-    def step(self) -> list[ResultT] | None:
-        """Run one pass; None when nothing that waits can get one yet."""
-
-    def abandon(self, message: str) -> list[ResultT]:
-        """A pass failed: answer what waits with errors and start afresh."""
-
-    def is_waiting(self, sequence_id: str) -> bool:
-        """Whether the sequence waits for a pass."""
-
-    @property
-    def has_work(self) -> bool:
-        """Whether anything waits for a pass."""
-
-    @property
-    def load(self) -> WorkerLoad:
-        """The state of the worker."""
 
 
 @dataclass(eq=False, slots=True)
@@ -112,9 +81,17 @@ def device_thread(name: str) -> ThreadPoolExecutor:
 class DeviceWorker(Generic[RoundT, ResultT]):
     """Runs a stepper on a thread of its own."""
 
-    def __init__(self, stepper: Stepper[RoundT, ResultT], thread: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        stepper: Stepper[RoundT, ResultT],
+        thread: ThreadPoolExecutor,
+        ranks: Ranks | None = None,
+    ) -> None:
         self._stepper = stepper
         self._executor = thread
+        self._ranks = ranks
+        self._ticked_at = perf_counter()
+        self._is_asked_to_stop = False
         self._inbox: deque[_Submission[RoundT, ResultT]] = deque()
         self._wake = threading.Condition()
         self._is_stopping = False
@@ -150,13 +127,21 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         while num_looks * LOOK_S < STUCK_S:
             await asyncio.sleep(LOOK_S)
             if self._running is not None and self._running.done() and not self._is_stopping:
-                return f"its thread has ended: {self._running.exception()!r}"
+                error = self._running.exception()
+                if isinstance(error, GroupBroken):
+                    return str(error)
+                return f"its thread has ended: {error!r}"
             is_same = turn == self._num_turns and not self._is_resting
             turn, num_looks = self._num_turns, num_looks + 1 if is_same else 0
         return f"a pass has not come to its end in {STUCK_S:g} s"
 
+    async def until_asked_to_stop(self) -> None:
+        """Return when another rank was told to stop, so that all have to."""
+        while not self._is_asked_to_stop:  # noqa: ASYNC110  # the device thread tells nobody
+            await asyncio.sleep(LOOK_S)
+
     def stop(self) -> None:
-        """Finish the pass that runs and end the thread."""
+        """Finish the pass that runs, let other ranks end, and end the thread."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify()
@@ -178,19 +163,34 @@ class DeviceWorker(Generic[RoundT, ResultT]):
             self._wake.notify()
 
     def _run(self) -> None:
-        while True:
-            with self._wake:
-                self._is_resting = True
-                while not (self._inbox or self._is_stopping or self._stepper.has_work):
-                    self._wake.wait()
-                if self._is_stopping:
-                    return
-                self._num_turns += 1
-                self._is_resting = False
+        while self._rest():
+            self._tick()
             self._drain()
             self._await_returning()
             if self._stepper.has_work:
                 self._pass()
+        if self._ranks is not None:
+            self._ranks.stop()
+
+    def _rest(self) -> bool:
+        """Wait until there is something to do; False: to stop."""
+        with self._wake:
+            self._is_resting = True
+            if not (self._inbox or self._is_stopping or self._stepper.has_work):
+                self._wake.wait(self._until_tick_s())
+            self._num_turns += 1
+            self._is_resting = False
+            return not self._is_stopping
+
+    def _until_tick_s(self) -> float | None:
+        if self._ranks is None:
+            return None
+        return max(0.0, self._ticked_at + IDLE_TICK_S - perf_counter())
+
+    def _tick(self) -> None:
+        if self._ranks is not None and not self._until_tick_s():
+            self._is_asked_to_stop = self._ranks.tick() or self._is_asked_to_stop
+            self._ticked_at = perf_counter()
 
     def _drain(self) -> None:
         while self._inbox:
@@ -273,6 +273,8 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         self._deliver(results)
 
     def _abandon(self, error: Exception) -> list[ResultT]:
+        if isinstance(error, GroupBroken):
+            raise error
         logger.exception("a pass failed")
         return self._stepper.abandon(f"the worker's pass failed: {error!r}")
 

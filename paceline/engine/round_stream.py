@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from paceline.engine.device_worker import Caller, DeviceWorker, OfSequence
+from paceline.engine.device_worker import Caller, DeviceWorker
+from paceline.engine.stepper import OfSequence
 from paceline.rounds import WorkerLoad
 
 RequestT = TypeVar("RequestT")
