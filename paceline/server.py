@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import FrameType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -41,18 +41,54 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 S = TypeVar("S", bound=ServiceSettings)
 
 
+class Health:
+    """What a process says of itself and of one service; may be asked before that is served."""
+
+    def __init__(self, service_name: str) -> None:
+        self._service_name = service_name
+        self.servicer = cast(Any, health).aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+        """Where it is by itself, without TLS; 0: nowhere."""
+
+    async def listen(self, host: str, port: int) -> None:
+        """Answer on a port of its own, if that is not so yet; raises `InvalidConfig` if taken."""
+        if self._server is not None:
+            return
+        address = with_port(host, port)
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        health_pb2_grpc.add_HealthServicer_to_server(self.servicer, self._server)
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            message = f"health_port: cannot listen on {address}; expected a free port."
+            raise InvalidConfig(message) from error
+        await self.set_ready(False)
+        await self._server.start()
+
+    async def set_ready(self, is_ready: bool) -> None:
+        """Say whether the service takes requests."""
+        await self.servicer.set(self._service_name, SERVING if is_ready else NOT_SERVING)
+
+    async def stop(self) -> None:
+        """End."""
+        if self._server is not None:
+            await self._server.stop(0)
+
+
 class GrpcServer:
     """One gRPC server for one service of ours."""
 
     def __init__(
         self,
         service_name: str,
-        add_service: Callable[[grpc.aio.Server], None],
+        add_service: Callable[[grpc.aio.Server], None] | None,
         interceptors: Sequence["grpc.aio.ServerInterceptor[Any, Any]"] = (),
         security: ServerSecurity = OPEN,
+        health_of_service: Health | None = None,
     ) -> None:
-        """`interceptors` see every call that `security` lets through, the first one first."""
-        self._service_name = service_name
+        """`interceptors` see every call that `security` lets through, the first one first. Without
+        `add_service` it only tells the health of that service."""
         self._security = security
         self._following: list[asyncio.Task[Any]] = []
         self.calls = CallCounts(service_name)
@@ -61,18 +97,17 @@ class GrpcServer:
         self._server = grpc.aio.server(
             interceptors=(self.calls, *guards, *interceptors), options=SERVER_OPTIONS
         )
-        self._health = cast(Any, health).aio.HealthServicer()
-        self._probed: grpc.aio.Server | None = None
-        self.health_port = 0
-        """Where health alone is, without TLS; 0: nowhere."""
-        add_service(self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        self.health = health_of_service or Health(service_name)
+        names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
+        if add_service is not None:
+            add_service(self._server)
+            names.insert(0, service_name)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, self._server)
         reflection.enable_server_reflection(names, self._server)
 
     async def start(self, host: str, port: int) -> int:
         """Listen, without being ready yet. Returns the port; raises `InvalidConfig` if taken."""
-        await self._health.set(self._service_name, NOT_SERVING)
+        await self.set_ready(False)
         address = with_port(host, port)
         try:
             bound = self._security.add_port(self._server, address)
@@ -80,33 +115,21 @@ class GrpcServer:
             message = f"port: cannot listen on {address}; expected a free port of this host."
             raise InvalidConfig(message) from error
         if self._security.health_port is not None:
-            await self._start_health(host, self._security.health_port)
+            await self.health.listen(host, self._security.health_port)
         await self._server.start()
         self._following = self._security.follow()
         return bound
 
-    async def _start_health(self, host: str, port: int) -> None:
-        address = with_port(host, port)
-        self._probed = grpc.aio.server(options=SERVER_OPTIONS)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
-        try:
-            self.health_port = self._probed.add_insecure_port(address)
-        except RuntimeError as error:
-            message = f"health_port: cannot listen on {address}; expected a free port."
-            raise InvalidConfig(message) from error
-        await self._probed.start()
-
     async def set_ready(self, is_ready: bool) -> None:
         """Say by gRPC health whether requests are taken."""
-        await self._health.set(self._service_name, SERVING if is_ready else NOT_SERVING)
+        await self.health.set_ready(is_ready)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give running ones `grace_s` seconds, then end them."""
         for task in self._following:
             task.cancel()
         await self._server.stop(grace_s)
-        if self._probed is not None:
-            await self._probed.stop(0)
+        await self.health.stop()
 
 
 class Device(Protocol):
@@ -120,6 +143,9 @@ class Device(Protocol):
 
     async def until_broken(self) -> str:
         """Return, with the reason, when it will compute no more although nobody told it to stop."""
+
+    async def until_asked_to_stop(self) -> None:
+        """Return when something else than a signal has told it to stop."""
 
 
 class WorkerSettings(Protocol):
@@ -142,7 +168,7 @@ async def serve_worker(
     drain: Callable[[float], Awaitable[None]],
     settings: WorkerSettings,
 ) -> None:
-    """Serve with a model that is loaded until a signal; then drain, and end.
+    """Serve with a model that is loaded until it is told to stop; then drain, and end.
 
     `drain` returns when no caller needs this worker any more, or after so many seconds. A device
     that breaks ends the process at once: its callers go elsewhere, and whoever runs it starts it
@@ -153,7 +179,7 @@ async def serve_worker(
     watch = asyncio.create_task(_end_when_broken(name, device))
     await server.set_ready(True)
     logger.info("%s listens on %s", name, with_port(settings.host, port))
-    await until_signalled()
+    await first_of(first_signal().wait(), device.until_asked_to_stop())
     await server.set_ready(False)
     await drain(settings.drain_seconds)
     await server.stop(STOP_GRACE_S)
@@ -162,22 +188,46 @@ async def serve_worker(
 
 
 async def _end_when_broken(name: str, device: Device) -> None:
-    logger.critical("%s ends, since it computes no more: %s", name, await device.until_broken())
+    end_broken(name, await device.until_broken())
+
+
+def end_broken(name: str, reason: str) -> NoReturn:
+    """End the process of a worker that can compute no more."""
+    logger.critical("%s ends, since it computes no more: %s", name, reason)
     logging.shutdown()
     os._exit(DEVICE_BROKEN)
 
 
 async def until_signalled() -> None:
     """Return at the first SIGTERM or SIGINT; a second one ends the process at once."""
+    await first_signal().wait()
+
+
+def first_signal() -> asyncio.Event:
+    """Set at the first SIGTERM or SIGINT from now on; a second one ends the process at once."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
+
+    def hear() -> None:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+        _end_when_signalled()
+        logger.info("told to stop; a second signal ends at once")
+        told.set()
+
     for number in _SIGNALS:
-        loop.add_signal_handler(number, told.set)
-    await told.wait()
-    for number in _SIGNALS:
-        loop.remove_signal_handler(number)
-    _end_when_signalled()
-    logger.info("told to stop; a second signal ends at once")
+        loop.add_signal_handler(number, hear)
+    return told
+
+
+async def first_of(*waits: Awaitable[Any]) -> None:
+    """Return with the first of these; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def run_service(

@@ -28,7 +28,7 @@ def needs_ipv6() -> None:
 async def test_grpc_and_its_health_listen_on_ipv6() -> None:
     server = GrpcServer("worker", lambda _: None, security=ServerSecurity(health_port=0))
     port = await server.start(HOST, 0)
-    for number in (port, server.health_port):
+    for number in (port, server.health.port):
         async with open_channel(f"[{HOST}]:{number}") as channel:
             asked = health_pb2.HealthCheckRequest(service="")
             answer = await health_pb2_grpc.HealthStub(channel).Check(asked, timeout=SOON_S)

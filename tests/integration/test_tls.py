@@ -252,7 +252,7 @@ async def test_health_alone_is_in_the_clear_on_a_port_of_its_own(
     server = GrpcServer("paceline.v1.Some", lambda _: None, security=security)
     port = await server.start("127.0.0.1", 0)
     await server.set_ready(True)
-    async with open_channel(f"127.0.0.1:{server.health_port}") as channel:
+    async with open_channel(f"127.0.0.1:{server.health.port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for name in ("", "paceline.v1.Some"):
             answer = await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=SOON_S)

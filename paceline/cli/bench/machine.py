@@ -1,22 +1,20 @@
 """Where and with what a measurement was made."""
 
-import os
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from paceline import __version__
+from paceline.cores import num_cores
 
 _PACKAGES = ("torch", "transformers", "grpcio", "numpy")
 
 
 def describe_machine() -> dict[str, str | int]:
     """This machine; the server may run on another one."""
-    is_linux = sys.platform == "linux"
     return {
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1,
+        "cores": num_cores(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
     }
 
