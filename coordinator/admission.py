@@ -191,12 +191,15 @@ def token_limit(
 
 
 def check_resume_from(
-    resume_from: Sequence[int], generation: Generation, num_recorded: int
+    resume_from: Sequence[int],
+    generation: Generation,
+    num_recorded: int,
+    targets_vary: bool = False,
 ) -> None:
     """Raise `InvalidRequest` unless it has a number of tokens for each choice that can be met.
 
     What is not on record (of several choices: nothing) is computed again, and must come out as the
-    client has it.
+    client has it; where targets' bits depend on the width of a pass nothing need do so.
     """
     request, limit = generation.request, generation.max_tokens
     if len(resume_from) != request.n:
@@ -206,7 +209,11 @@ def check_resume_from(
             "resume_from",
         )
     rule = request.speculation.acceptance_rule
-    is_repeatable = rule == "coupled" or request.temperature == 0
+    doubt = ""
+    if targets_vary:
+        doubt = "a target whose results depend on the width of a pass"
+    elif rule != "coupled" and request.temperature != 0:
+        doubt = f"the rule {rule!r}"
     for number in resume_from:
         if not 0 <= number <= limit:
             raise InvalidRequest(
@@ -215,9 +222,9 @@ def check_resume_from(
                 "resume_from",
             )
         num_known = num_recorded if request.n == 1 else 0
-        if number > num_known and not is_repeatable:
+        if number > num_known and doubt:
             raise InvalidRequest(
-                f"resume_from: {num_known} of {number} tokens are on record, and the rule {rule!r} "
+                f"resume_from: {num_known} of {number} tokens are on record, and {doubt} "
                 f"would not make the others again; expected up to {num_known}",
                 "resume_from",
             )

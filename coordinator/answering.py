@@ -211,6 +211,7 @@ async def _recorded_logprobs(
 
 def _note_numerics(generation: Admitted, workers: PlacedWorkers) -> None:
     generation.numerics_changed |= workers.numerics_changed
+    generation.varies_with_width |= workers.varies_with_width
     generation.numerics |= {workers.placement.numerics} - {""}
 
 

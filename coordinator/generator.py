@@ -154,7 +154,8 @@ class Generator:
         recorded = await on_record(self._store.look_up(request_id), request_id, tenant)
         admitted = recorded.generation
         note_resumed(admitted)
-        check_resume_from(resume_from, admitted, len(recorded.token_ids))
+        num_recorded = len(recorded.token_ids)
+        check_resume_from(resume_from, admitted, num_recorded, self._router.targets_vary)
         text = ""
         if expected is not None:
             text = await prompt_text(tokenizer, expected, admitted.prompt_token_ids)

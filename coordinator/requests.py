@@ -225,6 +225,8 @@ class Generation:
     """One for each token of the prompt, from the first step on, when the request asks for them."""
     numerics_changed: bool = False
     """The answer moved between workers of unequal arithmetic (DESIGN §3)."""
+    varies_with_width: bool = False
+    """A target that it was on says that its bits depend on the width of a pass."""
     numerics: frozenset[str] = frozenset()
     """The digests of numerics of all targets that it was on."""
     traceparent: str = ""
@@ -235,7 +237,8 @@ class Generation:
     def system_fingerprint(self) -> str | None:
         """A name for what the answer was computed with; None before its first token.
 
-        The same request with the same seed gets the same text where this is the same.
+        The same request with the same seed gets the same text where this is the same, unless the
+        answer `varies_with_width`.
         """
         if not self.numerics:
             return None

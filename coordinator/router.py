@@ -62,6 +62,11 @@ class Router:
         key = TokenLog.of(prompt_token_ids[:ROUTING_TOKENS]).prefix_hash(ROUTING_TOKENS)
         return PlacedWorkers(self, key, affinity or Placement(), drafter, length)
 
+    @property
+    def targets_vary(self) -> bool:
+        """Whether there is a target whose bits depend on the width of a pass."""
+        return any(t.info is not None and t.info.varies_with_width for t in self._pool.targets)
+
     async def stop(self) -> None:
         """Leave all workers; sequences that need one from now on end with `Draining`."""
         self._has_stopped = True
@@ -138,6 +143,8 @@ class PlacedWorkers:
         self._numerics = affinity.numerics
         self.numerics_changed = False
         """The sequence has been on targets of unequal arithmetic."""
+        self.varies_with_width = False
+        """The sequence has been on a target whose bits depend on the width of a pass."""
 
     @property
     def placement(self) -> Placement:
@@ -162,7 +169,9 @@ class PlacedWorkers:
             equal = [w for w in ready if w.info and w.info.numerics == self._numerics]
             ready = equal or ready
         self._target = self._move(self._target, ready, self._affinity.target, lost)
-        numerics = self._target.info.numerics if self._target.info else ""
+        info = self._target.info
+        self.varies_with_width |= info is not None and info.varies_with_width
+        numerics = info.numerics if info else ""
         if self._numerics not in ("", numerics):
             self.numerics_changed = True
             self._router.num_numerics_changes += 1

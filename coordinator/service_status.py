@@ -25,6 +25,8 @@ class WorkerStatus:
     """Messages of rounds that went to it, since the coordinator started."""
     received_bytes: int = 0
     """Messages of rounds that came from it."""
+    varies_with_width: bool = False
+    """Whether the bits of its rows depend on the other rows of a pass."""
 
 
 @dataclass(frozen=True, slots=True)

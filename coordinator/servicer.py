@@ -92,6 +92,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
                     num_parameters=worker.num_parameters,
                     sent_bytes=worker.sent_bytes,
                     received_bytes=worker.received_bytes,
+                    varies_with_width=worker.varies_with_width,
                 )
                 for worker in status.workers
             ],
@@ -160,6 +161,8 @@ def _response(
         prompt_token_ids=generation.prompt_token_ids if is_first else (),
         choice=step.choice,
         system_fingerprint=generation.system_fingerprint or "",
+        numerics_changed=generation.numerics_changed,
+        varies_with_width=generation.varies_with_width,
         tool_calls=[
             coordinator_pb2.ToolCallDelta(
                 number=delta.number, id=delta.id, name=delta.name, arguments=delta.arguments

@@ -76,4 +76,5 @@ def _status(worker: Worker) -> WorkerStatus:
         num_parameters=info.num_parameters if info else 0,
         sent_bytes=worker.traffic.sent_bytes,
         received_bytes=worker.traffic.received_bytes,
+        varies_with_width=info.varies_with_width if info else False,
     )

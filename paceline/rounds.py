@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 1
+PROTOCOL_MINOR = 2
 """Additions that older peers ignore, and that newer ones do without: `protos/paceline/v1`."""
 
 
@@ -277,12 +277,13 @@ class WorkerInfo:
     """The hidden states that a target keeps, or that a draft is fed with."""
     feature_size: int = 0
     feature_projection: str = ""
-    """Of a target: the digest of the matrix that they go through before they are sent. Of a draft:
-    that of what it must be fed with. Empty: they are sent as they are."""
+    """Digest of the matrix that they have gone through when they are sent; empty for none."""
     num_parameters: int = 0
     """Of its model, or of its head without what that borrows from the target."""
     started_at_ms: int = 0
     """Unix time in milliseconds at which it began to serve; 0: it does not say."""
+    varies_with_width: bool = False
+    """Whether the bits of a row depend on the other rows of a pass."""
     protocol_major: int = PROTOCOL_MAJOR
     protocol_minor: int = PROTOCOL_MINOR
 

@@ -205,6 +205,7 @@ def info_to_wire(info: WorkerInfo) -> tokens_pb2.WorkerInfo:
         feature_projection=info.feature_projection,
         num_parameters=info.num_parameters,
         started_at_ms=info.started_at_ms,
+        varies_with_width=info.varies_with_width,
     )
 
 
@@ -226,6 +227,7 @@ def info_from_wire(message: tokens_pb2.WorkerInfo) -> WorkerInfo:
         feature_projection=message.feature_projection,
         num_parameters=message.num_parameters,
         started_at_ms=message.started_at_ms,
+        varies_with_width=message.varies_with_width,
         protocol_major=message.protocol_major,
         protocol_minor=message.protocol_minor,
     )

@@ -33,6 +33,7 @@ STATUS: dict[str, Any] = {
             "drafter": "suffix",
             "num_sequences": 3,
             "numerics": "",
+            "varies_with_width": False,
             "num_parameters": 5_800_000,
             "sent_bytes": 0,
             "received_bytes": 0,

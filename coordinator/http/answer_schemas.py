@@ -51,7 +51,9 @@ _USAGE = _object(
     {"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT},
     {"completion_tokens_details": _PREDICTION},
 )
-_METRICS = _object({"speculative_decoding": OBJECT, "numerics_changed": _FLAG})
+_METRICS = _object(
+    {"speculative_decoding": OBJECT, "numerics_changed": _FLAG, "varies_with_width": _FLAG}
+)
 
 
 def _choice(content: Mapping[str, Schema], reason: Schema) -> Schema:

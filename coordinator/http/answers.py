@@ -121,6 +121,7 @@ class Answer:
             "speculative_decoding": speculative_decoding(self.generation.stats, wanted),
             "acceptance_rule": speculation.acceptance_rule,
             "numerics_changed": self.generation.numerics_changed,
+            "varies_with_width": self.generation.varies_with_width,
         }
 
 

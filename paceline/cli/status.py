@@ -42,7 +42,7 @@ def _print(found: dict[str, Any]) -> None:
             "ready" if worker["ready"] else worker["reason"],
             str(worker["num_sequences"]),
             worker["drafter"] or worker["model"],
-            worker["numerics"][:12],
+            worker["numerics"][:12] + (" (varies)" if worker["varies_with_width"] else ""),
         )
     terminal.results.print(table)
     _print_sources(found.get("sources", []))

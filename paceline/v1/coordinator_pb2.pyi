@@ -206,7 +206,7 @@ class ToolCallDelta(_message.Message):
     def __init__(self, number: _Optional[int] = ..., id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "text", "token_ids", "num_committed_tokens", "prompt_token_ids", "finish_reason", "usage", "speculative_decoding", "logprobs", "prompt_logprobs", "choice", "system_fingerprint", "tool_calls")
+    __slots__ = ("request_id", "text", "token_ids", "num_committed_tokens", "prompt_token_ids", "finish_reason", "usage", "speculative_decoding", "logprobs", "prompt_logprobs", "choice", "system_fingerprint", "tool_calls", "numerics_changed", "varies_with_width")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,8 @@ class GenerateResponse(_message.Message):
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    VARIES_WITH_WIDTH_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -233,14 +235,16 @@ class GenerateResponse(_message.Message):
     choice: int
     system_fingerprint: str
     tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCallDelta]
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_committed_tokens: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., speculative_decoding: _Optional[_Union[SpeculativeDecodingMetrics, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_tokens_pb2.TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_tokens_pb2.TokenLogprobs, _Mapping]]] = ..., choice: _Optional[int] = ..., system_fingerprint: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ...) -> None: ...
+    numerics_changed: bool
+    varies_with_width: bool
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_committed_tokens: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., speculative_decoding: _Optional[_Union[SpeculativeDecodingMetrics, _Mapping]] = ..., logprobs: _Optional[_Iterable[_Union[_tokens_pb2.TokenLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[_tokens_pb2.TokenLogprobs, _Mapping]]] = ..., choice: _Optional[int] = ..., system_fingerprint: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ..., numerics_changed: _Optional[bool] = ..., varies_with_width: _Optional[bool] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class WorkerStatus(_message.Message):
-    __slots__ = ("address", "role", "ready", "reason", "model", "drafter", "num_sequences", "numerics", "num_parameters", "sent_bytes", "received_bytes")
+    __slots__ = ("address", "role", "ready", "reason", "model", "drafter", "num_sequences", "numerics", "num_parameters", "sent_bytes", "received_bytes", "varies_with_width")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +256,7 @@ class WorkerStatus(_message.Message):
     NUM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VARIES_WITH_WIDTH_FIELD_NUMBER: _ClassVar[int]
     address: str
     role: str
     ready: bool
@@ -263,7 +268,8 @@ class WorkerStatus(_message.Message):
     num_parameters: int
     sent_bytes: int
     received_bytes: int
-    def __init__(self, address: _Optional[str] = ..., role: _Optional[str] = ..., ready: _Optional[bool] = ..., reason: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., num_sequences: _Optional[int] = ..., numerics: _Optional[str] = ..., num_parameters: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ...) -> None: ...
+    varies_with_width: bool
+    def __init__(self, address: _Optional[str] = ..., role: _Optional[str] = ..., ready: _Optional[bool] = ..., reason: _Optional[str] = ..., model: _Optional[str] = ..., drafter: _Optional[str] = ..., num_sequences: _Optional[int] = ..., numerics: _Optional[str] = ..., num_parameters: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., received_bytes: _Optional[int] = ..., varies_with_width: _Optional[bool] = ...) -> None: ...
 
 class SourceStatus(_message.Message):
     __slots__ = ("source", "role", "num_open", "num_closed", "heard_s_ago", "problem")

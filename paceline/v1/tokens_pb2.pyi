@@ -182,7 +182,7 @@ class PassCost(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., context: _Optional[int] = ..., milliseconds: _Optional[float] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("protocol_major", "protocol_minor", "version", "model", "numerics", "tokenizer_digest", "vocab_size", "max_model_len", "max_speculative_tokens", "drafter", "pass_costs", "instance_id", "feature_layers", "feature_size", "num_parameters", "feature_projection", "started_at_ms")
+    __slots__ = ("protocol_major", "protocol_minor", "version", "model", "numerics", "tokenizer_digest", "vocab_size", "max_model_len", "max_speculative_tokens", "drafter", "pass_costs", "instance_id", "feature_layers", "feature_size", "num_parameters", "feature_projection", "started_at_ms", "varies_with_width")
     PROTOCOL_MAJOR_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +200,7 @@ class WorkerInfo(_message.Message):
     NUM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     FEATURE_PROJECTION_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    VARIES_WITH_WIDTH_FIELD_NUMBER: _ClassVar[int]
     protocol_major: int
     protocol_minor: int
     version: str
@@ -217,4 +218,5 @@ class WorkerInfo(_message.Message):
     num_parameters: int
     feature_projection: str
     started_at_ms: int
-    def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., numerics: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_speculative_tokens: _Optional[int] = ..., drafter: _Optional[str] = ..., pass_costs: _Optional[_Iterable[_Union[PassCost, _Mapping]]] = ..., instance_id: _Optional[str] = ..., feature_layers: _Optional[_Iterable[int]] = ..., feature_size: _Optional[int] = ..., num_parameters: _Optional[int] = ..., feature_projection: _Optional[str] = ..., started_at_ms: _Optional[int] = ...) -> None: ...
+    varies_with_width: bool
+    def __init__(self, protocol_major: _Optional[int] = ..., protocol_minor: _Optional[int] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., numerics: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_speculative_tokens: _Optional[int] = ..., drafter: _Optional[str] = ..., pass_costs: _Optional[_Iterable[_Union[PassCost, _Mapping]]] = ..., instance_id: _Optional[str] = ..., feature_layers: _Optional[_Iterable[int]] = ..., feature_size: _Optional[int] = ..., num_parameters: _Optional[int] = ..., feature_projection: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., varies_with_width: _Optional[bool] = ...) -> None: ...

@@ -139,6 +139,7 @@ INFOS = st.builds(
     version=TEXTS,
     model=TEXTS,
     numerics=TEXTS,
+    varies_with_width=st.booleans(),
     tokenizer_digest=TEXTS,
     vocab_size=U32,
     max_model_len=U32,
