@@ -70,6 +70,7 @@ def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> 
         feature_size=loaded.model.feature_size if loaded.feature_layers else 0,
         feature_projection=loaded.feature_projection,
         started_at_ms=time.time_ns() // 1_000_000,
+        varies_with_width=loaded.varies_with_width,
     )
 
 

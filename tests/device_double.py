@@ -1,9 +1,8 @@
 """A CUDA device whose card is the CPU: what it says is CUDA's, what it computes is here."""
 
 import torch
-from torch import Tensor
 
-from paceline.engine.device import CPU, CudaDevice, equal_sums
+from paceline.engine.device import CudaDevice, equal_sums
 
 
 class CudaDouble(CudaDevice):
@@ -22,9 +21,6 @@ class CudaDouble(CudaDevice):
 
     def free_memory(self) -> int:
         return self._free_bytes
-
-    def tensor(self, numbers: list[int]) -> Tensor:
-        return CPU.tensor(numbers)
 
     def synchronize(self) -> None:
         pass

@@ -89,6 +89,7 @@ def _model(
         max_model_len=loaded.model.max_model_len,
         num_parameters=loaded.num_parameters,
         pass_costs=loaded.pass_costs,
+        varies_with_width=loaded.varies_with_width,
     )
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from paceline.errors import InvalidConfig
 
@@ -57,9 +56,6 @@ class Device(Protocol):
     def free_memory(self) -> int:
         """Bytes that this process may still take for tensors there."""
 
-    def tensor(self, numbers: list[int]) -> Tensor:
-        """The numbers there, `[N]`; nobody waits until they are."""
-
     def synchronize(self) -> None:
         """Return when all that was asked of it is computed."""
 
@@ -88,10 +84,6 @@ class CpuDevice:
             return min(free, int(limit) - int(used))
         except (OSError, ValueError):  # no control group, or no limit ("max")
             return free
-
-    def tensor(self, numbers: list[int]) -> Tensor:
-        """The numbers."""
-        return torch.tensor(numbers, dtype=torch.long)
 
     def synchronize(self) -> None:
         """Whatever returned is computed."""
@@ -138,11 +130,6 @@ class CudaDevice:
         free, _ = torch.cuda.mem_get_info(self.torch_device)
         reserved = torch.cuda.memory_reserved(self.torch_device)
         return free + reserved - torch.cuda.memory_allocated(self.torch_device)
-
-    def tensor(self, numbers: list[int]) -> Tensor:
-        """The numbers, through memory that the card may read by itself."""
-        pinned = torch.tensor(numbers, dtype=torch.long, pin_memory=True)
-        return pinned.to(self.torch_device, non_blocking=True)
 
     def synchronize(self) -> None:
         """Return when the stream is empty."""

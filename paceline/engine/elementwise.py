@@ -25,6 +25,8 @@ def apply_row_exact(
     x: Tensor,  # [..., W]
 ) -> Tensor:
     """Return `function(x)` for an elementwise function, with the same bits for any row count."""
+    if x.device.type != "cpu":
+        return function(x)  # a card computes each element by itself
     width = x.shape[-1]
     padded_width = -(-width // VECTOR_RUN) * VECTOR_RUN
     rows = x.reshape(-1, width)
@@ -67,7 +69,8 @@ class RotaryTable:
     def _compute(self, x: Tensor, layer_type: str | None) -> tuple[Tensor, Tensor]:
         by_layer_type = {} if layer_type is None else {"layer_type": layer_type}
         num_blocks = -(-self._num_positions // self.BLOCK_SIZE)
-        positions = torch.arange(num_blocks * self.BLOCK_SIZE).view(num_blocks, 1, -1)
+        positions = torch.arange(num_blocks * self.BLOCK_SIZE, device=x.device)
+        positions = positions.view(num_blocks, 1, -1)
         blocks = [self._forward(x, block, **by_layer_type) for block in positions]
         cos = torch.cat([block[0][0] for block in blocks])
         sin = torch.cat([block[1][0] for block in blocks])

@@ -83,7 +83,7 @@ class FusedDecoder:
         self._norm = _Norm.of(body.norm)
         self._head = _make(linears, model.lm_head)
         rotary = RotaryTable(body.rotary_emb.forward, max_length)
-        positions = torch.arange(max_length)[None]
+        positions = torch.arange(max_length, device=self._embeddings.device)[None]
         cos, sin = rotary(self._embeddings, positions)
         half = shape.head_dim // 2
         self._cos = cos[0, :, None]

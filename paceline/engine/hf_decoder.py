@@ -73,8 +73,8 @@ def check_attention(model: PreTrainedModel, shape: AttentionShape) -> dict[int, 
     model.config._attn_implementation = ATTENTION_NAME
     probe = _AttentionProbe(shape)
     model(
-        input_ids=torch.zeros(1, 2, dtype=torch.long),
-        position_ids=torch.arange(2)[None],
+        input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device),
+        position_ids=torch.arange(2, device=model.device)[None],
         use_cache=False,
         attention_pass=probe,
     )

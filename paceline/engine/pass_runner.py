@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from paceline.engine.attention import AttentionPass, SequenceRows, TiledAttention, TreeRows
 from paceline.engine.attention_shape import AttentionShape
+from paceline.engine.device import CPU, Device
 from paceline.engine.fused_decoder import FusedDecoder, can_fuse
 from paceline.engine.hf_decoder import HFDecoder, check_attention
 from paceline.engine.kv_storage import SequenceStorage, TorchStorage
@@ -41,6 +42,7 @@ class PassRunner:
         max_model_len: int,
         use_packed_linears: bool = True,
         feature_layers: Sequence[int] = (),
+        device: Device = CPU,
     ) -> None:
         self._num_threads = torch.get_num_threads()
         self._max_model_len = max_model_len
@@ -48,12 +50,14 @@ class PassRunner:
         model.requires_grad_(False).eval()
         windows = check_attention(model, shape)
         self._attention = TiledAttention(shape, model.dtype, max_model_len)
-        linears = LinearFactory(model.dtype, use_packed_linears)
+        linears = LinearFactory(model.dtype, use_packed_linears, device)
         self._decoder = (
             FusedDecoder(model, linears, shape, windows, max_model_len, feature_layers)
             if can_fuse(model)
             else HFDecoder(model, linears, max_model_len, feature_layers)
         )
+        self.has_exact_linears = not linears.varying_shapes
+        """Whether the rows of all linear layers are exact; on a CPU others are refused."""
         self.storage = TorchStorage(
             shape, model.dtype, len(feature_layers) * model.config.hidden_size
         )

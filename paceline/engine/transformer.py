@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from paceline.engine.device import CPU, Device
 from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.features import check_feature_layers
 from paceline.engine.kv_cache import KVCache, KVSequence
@@ -44,8 +45,9 @@ class TransformerModel:
         use_packed_linears: bool = True,
         feature_layers: Sequence[int] = (),
         projection: FeatureProjection | None = None,
+        device: Device = CPU,
     ) -> None:
-        check_supported(model)
+        check_supported(model, device)
         config = model.config
         check_feature_layers(feature_layers, config.num_hidden_layers)
         if max_model_len > config.max_position_embeddings:
@@ -55,13 +57,17 @@ class TransformerModel:
             )
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
-        self._num_threads = torch.get_num_threads()
         self._model_type = config.model_type
         self._dtype = model.dtype
-        self._runner = PassRunner(model, max_model_len, use_packed_linears, feature_layers)
+        self._device = device
+        self._runner = PassRunner(
+            model, max_model_len, use_packed_linears, feature_layers, device=device
+        )
         self._kept_size: int = len(feature_layers) * config.hidden_size
         self._projection = projection
         self._kv_cache = KVCache(self._runner.storage, -(-kv_cache_tokens // CELL_SIZE))
+        self.varies_with_width = not self._runner.has_exact_linears
+        """Whether a row's bits depend on how it is computed; never on a CPU."""
         self.numerics = self._digest()
 
     @property
@@ -86,7 +92,7 @@ class TransformerModel:
 
     def features(self, kv: KVSequence[SequenceStorage], start: int, end: int) -> Features:
         """The features `[end - start, feature_size]` of computed tokens."""
-        kept = kv.storage.features[start:end]
+        kept = kv.storage.features[start:end].cpu()
         if self._projection is not None:
             return self._projection.project(kept)
         rows: Features = kept.numpy()
@@ -100,14 +106,15 @@ class TransformerModel:
             _keep_features(batch, features)
         for part in batch:
             part.kv.num_tokens += part.num_stem
-        rows_of_logits: Logits = logits[:, : self._vocab_size].float().numpy()
+        rows_of_logits: Logits = logits[:, : self._vocab_size].float().cpu().numpy()
         bounds = np.cumsum([part.num_logits for part in batch])[:-1]
         return np.split(rows_of_logits, bounds)
 
     def _digest(self) -> str:
         """Digest of everything that decides the bits of a row, and a first proof of exactness.
 
-        Raises `InvalidConfig` if the rows of a fixed text depend on how they are computed.
+        If the rows of a fixed text depend on how they are computed raises `InvalidConfig`, or says
+        so where the device takes that.
         """
         length = min(PROBE_LENGTH, self._max_model_len)
         text = [(7 * i * i + 3) % self._vocab_size for i in range(length)]
@@ -119,16 +126,19 @@ class TransformerModel:
         one_by_one = [self.forward([PassSequence(kv, [token], 1)])[0] for token in text[-8:]]
         self._kv_cache.release(kv)
         if not np.array_equal(np.concatenate(one_by_one), at_once[-8:]):
-            raise InvalidConfig(
-                f"The logits of this {self._model_type} model in {self._dtype} depend on the width "
-                "of a pass on this machine; another data type or number of threads may help."
-            )
+            if self._device.refuses_varying_width:
+                raise InvalidConfig(
+                    f"The logits of this {self._model_type} model in {self._dtype} depend on the "
+                    "width of a pass on this machine; another data type or number of threads may "
+                    "help."
+                )
+            self.varies_with_width = True
         facts = (
             self._model_type,
             str(self._dtype),
             torch.__version__,
-            torch.backends.cpu.get_cpu_capability(),
-            str(self._num_threads),
+            *self._device.facts,
+            "varies with the width" if self.varies_with_width else "exact",
         )
         digest = hashlib.blake2b("\n".join(facts).encode(), digest_size=16)
         digest.update(at_once.tobytes())

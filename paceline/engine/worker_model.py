@@ -3,6 +3,7 @@
 torch is imported only for models that need it, so that a worker of the table model starts at once.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from paceline.engine.device import Device
     from paceline.engine.feature_projection import FeatureProjection
     from paceline.engine.loading import LoadedModel
+
+logger = logging.getLogger(__name__)
 
 MAX_KV_SEQUENCES = 64
 """More KV room than for so many sequences of full length is never used."""
@@ -59,6 +62,8 @@ class WorkerModel:
     """Digest of what they go through on their way out."""
     num_parameters: int = 0
     """Tied ones counted once; 0 for the table model, which has none."""
+    varies_with_width: bool = False
+    """Whether a row's bits depend on the other rows of a pass."""
 
     @property
     def tokenizer_digest(self) -> str:
@@ -203,7 +208,15 @@ def made_ready(
         kv_cache_tokens,
         feature_layers=feature_layers,
         projection=projection,
+        device=device,
     )
+    if model.varies_with_width:
+        logger.warning(
+            "the bits of a row of %s depend on the other rows of a pass on %s: answers follow the "
+            "law of the model, but which of them a seed gives may depend on drafts and on other "
+            "requests, and each answer says so (varies_with_width)",
+            *(loaded.name, device.facts[0]),
+        )
     return WorkerModel(
         model,
         loaded.name,
@@ -213,4 +226,5 @@ def made_ready(
         tuple(feature_layers),
         "" if projection is None else projection.digest,
         num_parameters,
+        model.varies_with_width,
     )

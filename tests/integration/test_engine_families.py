@@ -113,7 +113,7 @@ def test_attention_sinks_are_refused_when_the_layers_ask_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Its experts are refused first: let them through, to see what its attention asks for.
-    monkeypatch.setattr("paceline.engine.transformer.check_supported", lambda model: None)
+    monkeypatch.setattr("paceline.engine.transformer.check_supported", lambda *_: None)
     module = family_model("gpt_oss", num_local_experts=2, num_experts_per_tok=1)
     with pytest.raises(InvalidConfig, match="'s_aux'"):
         TransformerModel(module, VOCAB_SIZE, 64, 4096)
