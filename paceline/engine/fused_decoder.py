@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
@@ -18,7 +18,8 @@ from paceline.engine.attention import AttentionPass
 from paceline.engine.attention_shape import AttentionShape
 from paceline.engine.elementwise import RotaryTable
 from paceline.engine.features import packed_features
-from paceline.engine.linear import ExactLinear, LinearFactory
+from paceline.engine.linear import ExactLinear
+from paceline.engine.module_linears import ModuleLinears
 
 FUSED_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
@@ -67,7 +68,7 @@ class FusedDecoder:
     def __init__(
         self,
         model: PreTrainedModel,
-        linears: LinearFactory,
+        linears: ModuleLinears,
         shape: AttentionShape,
         windows: dict[int, int | None],
         max_length: int,
@@ -81,7 +82,7 @@ class FusedDecoder:
         ]
         self._feature_layers = feature_layers
         self._norm = _Norm.of(body.norm)
-        self._head = _make(linears, model.lm_head)
+        self._head = linears.of(model.lm_head)
         rotary = RotaryTable(body.rotary_emb.forward, max_length)
         positions = torch.arange(max_length, device=self._embeddings.device)[None]
         cos, sin = rotary(self._embeddings, positions)
@@ -135,28 +136,19 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
-def _make_layer(layer: Any, linears: LinearFactory, window: int | None) -> _Layer:
+def _make_layer(layer: Any, linears: ModuleLinears, window: int | None) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     has_head_norms = hasattr(attention, "q_norm")
     return _Layer(
         attention_norm=_Norm.of(layer.input_layernorm),
-        qkv=_make(linears, attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv=linears.of(attention.q_proj, attention.k_proj, attention.v_proj),
         query_norm=_Norm.of(attention.q_norm) if has_head_norms else None,
         key_norm=_Norm.of(attention.k_norm) if has_head_norms else None,
-        output=_make(linears, attention.o_proj),
+        output=linears.of(attention.o_proj),
         mlp_norm=_Norm.of(layer.post_attention_layernorm),
-        gate=_make(linears, mlp.gate_proj),
-        up=_make(linears, mlp.up_proj),
-        down=_make(linears, mlp.down_proj),
+        gate=linears.of(mlp.gate_proj),
+        up=linears.of(mlp.up_proj),
+        down=linears.of(mlp.down_proj),
         scaling=attention.scaling,
         window=window,
     )
-
-
-def _make(linears: LinearFactory, *modules: nn.Linear) -> ExactLinear:
-    """One layer of all the modules' outputs; the modules' own weights are dropped."""
-    weight = torch.cat([module.weight.data for module in modules])
-    biases = [module.bias.data for module in modules if module.bias is not None]
-    for module in modules:
-        module.weight = nn.Parameter(module.weight.to("meta"), requires_grad=False)
-    return linears.make(weight, torch.cat(biases) if biases else None)

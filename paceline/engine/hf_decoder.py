@@ -17,7 +17,8 @@ from paceline.engine.attention import AttentionPass
 from paceline.engine.attention_shape import AttentionShape
 from paceline.engine.elementwise import RotaryTable, apply_row_exact
 from paceline.engine.features import packed_features
-from paceline.engine.linear import ExactLinear, LinearFactory
+from paceline.engine.linear import ExactLinear
+from paceline.engine.module_linears import ModuleLinears
 from paceline.engine.support import check_attention_arguments, check_attention_layers
 from paceline.errors import InvalidConfig
 
@@ -33,7 +34,7 @@ class HFDecoder:
     def __init__(
         self,
         model: PreTrainedModel,
-        linears: LinearFactory,
+        linears: ModuleLinears,
         max_length: int,
         feature_layers: Sequence[int],
     ) -> None:
@@ -132,12 +133,9 @@ def _attend(
     return rows.view(1, query.shape[2], query.shape[1], query.shape[3]), None
 
 
-def _make_exact(module: nn.Linear, linears: LinearFactory) -> None:
-    linear = linears.make(module.weight.data, _data(module.bias))
-    # Dropped where nobody else holds them: the packed copy is all that is needed.
-    module.weight = nn.Parameter(module.weight.to("meta"), requires_grad=False)
+def _make_exact(module: nn.Linear, linears: ModuleLinears) -> None:
     hooked: nn.Module = module
-    hooked.forward = _on_rows(linear)
+    hooked.forward = _on_rows(linears.of(module))
 
 
 def _on_rows(linear: ExactLinear) -> Any:
@@ -150,10 +148,6 @@ def _on_rows(linear: ExactLinear) -> Any:
 def _make_row_exact(module: nn.Module) -> None:
     function = module.forward
     module.forward = lambda x: apply_row_exact(function, x)
-
-
-def _data(parameter: nn.Parameter | None) -> Tensor | None:
-    return None if parameter is None else parameter.data
 
 
 AttentionInterface.register(ATTENTION_NAME, _attend)

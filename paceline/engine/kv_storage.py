@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from paceline.engine.attention_shape import AttentionShape
 
@@ -80,8 +79,7 @@ class TorchStorage:
         target.features[num_tokens:end] = tree.features[indices]
 
 
-def kv_bytes_per_token(model: PreTrainedModel, feature_size: int = 0) -> int:
-    """Memory that one token takes; raises `InvalidConfig` if there is no attention."""
-    shape = AttentionShape.of(model.config)
+def kv_bytes_per_token(shape: AttentionShape, dtype: torch.dtype, feature_size: int = 0) -> int:
+    """Memory that one token takes."""
     num_values = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
-    return num_values * model.dtype.itemsize + feature_size * torch.float16.itemsize
+    return num_values * dtype.itemsize + feature_size * torch.float16.itemsize

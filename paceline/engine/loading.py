@@ -12,7 +12,7 @@ import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -37,6 +37,9 @@ from paceline.engine.tokenizer_files import (
     vocabulary_size,
 )
 from paceline.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from transformers.distributed.configuration_utils import DistributedConfig
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +70,12 @@ def load_model(
     max_model_len: int | None = None,
     cache_dir: Path | None = None,
     num_layers: int | None = None,
+    num_ranks: int = 1,
 ) -> LoadedModel:
     """Load `model` for inference; `max_model_len` (None: the model's own) may only lower it.
 
-    With `num_layers` only so many of the first layers, without reading the others.
+    With `num_layers` only so many of the first layers, without reading the others; with `num_ranks`
+    only this rank's share, of the group that torch.distributed knows.
 
     Raises:
         InvalidConfig: the model, its checkpoint, the data type, the device or the length is wrong.
@@ -81,7 +86,8 @@ def load_model(
     path = Path(model).expanduser()
     length = _max_model_len(model, config, max_model_len)
     kept = None if num_layers is None else first_layers(config, num_layers)
-    module = _module(model, directory, torch_dtype, torch_device, kept)
+    divided = None if num_ranks == 1 else _divided(model, config, num_ranks)
+    module = _module(model, directory, torch_dtype, torch_device, kept, divided)
     defaults = module.generation_config.to_diff_dict() if module.generation_config else {}
     eos_token_ids, tokenizer_files = load_tokenizer(model, directory, defaults)
     return LoadedModel(
@@ -92,6 +98,12 @@ def load_model(
         eos_token_ids=eos_token_ids,
         tokenizer_files=tokenizer_files,
     )
+
+
+def _divided(model: str, config: PretrainedConfig, num_ranks: int) -> "DistributedConfig":
+    from paceline.engine.ranks.sharding import distributed_config
+
+    return distributed_config(model, config, num_ranks)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -137,6 +149,7 @@ def _module(
     dtype: torch.dtype,
     device: torch.device,
     config: PretrainedConfig | None,  # of the layers to load; None for all
+    divided: "DistributedConfig | None",  # how ranks share it; None for all of it here
 ) -> PreTrainedModel:
     try:
         with quiet_transformers():
@@ -144,10 +157,11 @@ def _module(
                 directory,
                 config=config,
                 dtype=dtype,
-                device_map=device,
+                device_map=None if divided else device,
                 use_safetensors=True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
+                distributed_config=divided,
             )
     except (SafetensorError, *_LOADING_ERRORS) as error:
         raise InvalidConfig(

@@ -22,6 +22,7 @@ from paceline.engine.fused_decoder import FusedDecoder, can_fuse
 from paceline.engine.hf_decoder import HFDecoder, check_attention
 from paceline.engine.kv_storage import SequenceStorage, TorchStorage
 from paceline.engine.linear import LinearFactory
+from paceline.engine.module_linears import Share, WholeLinears
 from paceline.engine.pass_plan import PassPlan
 
 MIN_ROWS = 4
@@ -32,8 +33,9 @@ and the packed linear layers take longer for two rows than for four to six."""
 class PassRunner:
     """Owns `model` from here on: its weights are repacked in place.
 
-    The hidden states of `feature_layers` come out with the logits. Raises `InvalidConfig`, naming
-    the feature, for a model that cannot be run exactly.
+    The hidden states of `feature_layers` come out with the logits. Without `share` this process
+    runs the whole model. Raises `InvalidConfig`, naming the feature, for a model that cannot be run
+    exactly.
     """
 
     def __init__(
@@ -43,20 +45,24 @@ class PassRunner:
         use_packed_linears: bool = True,
         feature_layers: Sequence[int] = (),
         device: Device = CPU,
+        share: Share | None = None,
     ) -> None:
         self._num_threads = torch.get_num_threads()
         self._max_model_len = max_model_len
-        shape = AttentionShape.of(model.config)
+        shape = AttentionShape.of(model.config) if share is None else share.shape(model.config)
         model.requires_grad_(False).eval()
+        if share is not None:
+            share.let_shapes_fit()
         windows = check_attention(model, shape)
         self._attention = TiledAttention(shape, model.dtype, max_model_len)
-        linears = LinearFactory(model.dtype, use_packed_linears, device)
+        factory = LinearFactory(model.dtype, use_packed_linears, device)
+        linears = WholeLinears(factory) if share is None else share.linears(factory)
         self._decoder = (
             FusedDecoder(model, linears, shape, windows, max_model_len, feature_layers)
             if can_fuse(model)
             else HFDecoder(model, linears, max_model_len, feature_layers)
         )
-        self.has_exact_linears = not linears.varying_shapes
+        self.has_exact_linears = not factory.varying_shapes
         """Whether the rows of all linear layers are exact; on a CPU others are refused."""
         self.storage = TorchStorage(
             shape, model.dtype, len(feature_layers) * model.config.hidden_size

@@ -6,6 +6,7 @@ drafts and acceptance, and nothing about where a model came from.
 
 import hashlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,8 +21,12 @@ from paceline.engine.kv_storage import CELL_SIZE, SequenceStorage
 from paceline.engine.model import Features, Logits, PassSequence
 from paceline.engine.pass_plan import plan_pass
 from paceline.engine.pass_runner import PassRunner
+from paceline.engine.ranks.leader import LeadingRunner
 from paceline.engine.support import check_supported
 from paceline.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from paceline.engine.ranks.sharding import RankShare
 
 PROBE_LENGTH = 40
 """Tokens of the fixed text behind `numerics`."""
@@ -32,7 +37,8 @@ class TransformerModel:
 
     `max_model_len` is at most what the model was made for; `kv_cache_tokens` is the room for the KV
     of all sequences, rounded up to cells of 512 tokens. The hidden states of `feature_layers` are
-    kept, and go through `projection` on their way out. Raises `InvalidConfig`, naming the feature,
+    kept, and go through `projection` on their way out. With a `share` this is rank 0, and the other
+    ranks follow. Raises `InvalidConfig`, naming the feature,
     for a model that cannot be run exactly.
     """
 
@@ -46,6 +52,7 @@ class TransformerModel:
         feature_layers: Sequence[int] = (),
         projection: FeatureProjection | None = None,
         device: Device = CPU,
+        share: "RankShare | None" = None,
     ) -> None:
         check_supported(model, device)
         config = model.config
@@ -60,9 +67,9 @@ class TransformerModel:
         self._model_type = config.model_type
         self._dtype = model.dtype
         self._device = device
-        self._runner = PassRunner(
-            model, max_model_len, use_packed_linears, feature_layers, device=device
-        )
+        runner = PassRunner(model, max_model_len, use_packed_linears, feature_layers, device, share)
+        self._runner = runner if share is None else LeadingRunner(runner, share.group)
+        self._num_ranks = 1 if share is None else share.group.size
         self._kept_size: int = len(feature_layers) * config.hidden_size
         self._projection = projection
         self._kv_cache = KVCache(self._runner.storage, -(-kv_cache_tokens // CELL_SIZE))
@@ -138,6 +145,7 @@ class TransformerModel:
             str(self._dtype),
             torch.__version__,
             *self._device.facts,
+            str(self._num_ranks),
             "varies with the width" if self.varies_with_width else "exact",
         )
         digest = hashlib.blake2b("\n".join(facts).encode(), digest_size=16)

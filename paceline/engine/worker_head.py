@@ -23,7 +23,7 @@ from paceline.engine.medusa_checkpoint import read_medusa_weights
 from paceline.engine.medusa_head import MedusaHead
 from paceline.engine.model_directory import resolve_model
 from paceline.engine.tokenizer_files import TokenizerFile, tokenizer_digest, vocabulary_size
-from paceline.engine.worker_model import ModelSettings, affordable_tokens, cache_directory
+from paceline.engine.worker_model import ModelSettings, cache_directory, memory_share
 from paceline.heads.eagle_config import read_head_config
 from paceline.heads.kind import check_head_kind
 from paceline.heads.medusa_config import read_medusa_config
@@ -76,7 +76,7 @@ def build_worker_head(settings: HeadSettings, device: Device) -> WorkerHead[Eagl
     head_dtype = _head_dtype(settings, device)
     head = EagleHead(config, weights, vocab_size, head_dtype, is_projected)
     projection = FeatureProjection.of(weights.tensors["fc.weight"]).digest
-    affordable = affordable_tokens(settings, device, head.bytes_per_token)
+    affordable = memory_share(settings, device) // head.bytes_per_token
     return WorkerHead(
         head=head,
         name=_name(settings),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from paceline.engine.device import Device
     from paceline.engine.feature_projection import FeatureProjection
     from paceline.engine.loading import LoadedModel
+    from paceline.engine.ranks.group import RankGroup
+    from paceline.engine.ranks.sharding import RankShare
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class WorkerModel:
     """Tied ones counted once; 0 for the table model, which has none."""
     varies_with_width: bool = False
     """Whether a row's bits depend on the other rows of a pass."""
+    group: "RankGroup | None" = None
+    """Of the ranks that run it, of which this is the first; None: there are no others."""
 
     @property
     def tokenizer_digest(self) -> str:
@@ -125,11 +129,31 @@ def _prepared(settings: ModelSettings, device: str) -> "Device":
     return open_device(device)
 
 
-def affordable_tokens(settings: ModelSettings, device: "Device", bytes_per_token: int) -> int:
-    """Tokens whose KV has room in the share of the free memory that the settings allow."""
+def memory_share(settings: ModelSettings, device: "Device") -> int:
+    """Bytes of the free memory that KV may take, as the settings allow."""
     fraction = settings.kv_memory_fraction
     share = device.kv_memory_fraction if fraction is None else fraction
-    return int(share * device.free_memory()) // bytes_per_token
+    return int(share * device.free_memory())
+
+
+def affordable_tokens(
+    settings: ModelSettings,
+    loaded: "LoadedModel",
+    device: "Device",
+    feature_size: int = 0,
+    share: "RankShare | None" = None,
+) -> int:
+    """Tokens whose KV has room in memory; of ranks, of which all have to ask, in every rank's."""
+    from paceline.engine.attention_shape import AttentionShape
+    from paceline.engine.kv_storage import kv_bytes_per_token
+
+    config, dtype = loaded.module.config, loaded.module.dtype
+    if share is None:
+        bytes_per_token = kv_bytes_per_token(AttentionShape.of(config), dtype, feature_size)
+        return memory_share(settings, device) // bytes_per_token
+    bytes_per_token = kv_bytes_per_token(share.shape(config), dtype, feature_size)
+    own = memory_share(settings, device) // share.group.num_sharing_memory // bytes_per_token
+    return share.group.least(own)
 
 
 def cache_directory(settings: ModelSettings) -> Path | None:
@@ -188,18 +212,20 @@ def made_ready(
     device: "Device",
     feature_layers: Sequence[int] = (),
     projection: "FeatureProjection | None" = None,
+    share: "RankShare | None" = None,
 ) -> WorkerModel:
-    """Make a loaded model run, with the room that the settings name; `InvalidConfig`."""
+    """Make a loaded model run, with the room that the settings name; `InvalidConfig`.
+
+    With a `share` as rank 0 of its group, of which the others have come as far.
+    """
     from paceline.engine.costs import measure_pass_costs
-    from paceline.engine.kv_storage import kv_bytes_per_token
     from paceline.engine.transformer import TransformerModel
 
     num_parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
     kv_cache_tokens = settings.kv_cache_tokens
     if kv_cache_tokens is None:
         feature_size = len(feature_layers) * loaded.module.config.hidden_size
-        bytes_per_token = kv_bytes_per_token(loaded.module, feature_size)
-        affordable = affordable_tokens(settings, device, bytes_per_token)
+        affordable = affordable_tokens(settings, loaded, device, feature_size, share)
         kv_cache_tokens = min(affordable, MAX_KV_SEQUENCES * loaded.max_model_len)
     model = TransformerModel(
         loaded.module,
@@ -209,6 +235,7 @@ def made_ready(
         feature_layers=feature_layers,
         projection=projection,
         device=device,
+        share=share,
     )
     if model.varies_with_width:
         logger.warning(
@@ -227,4 +254,5 @@ def made_ready(
         "" if projection is None else projection.digest,
         num_parameters,
         model.varies_with_width,
+        None if share is None else share.group,
     )

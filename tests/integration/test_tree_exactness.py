@@ -4,29 +4,23 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from engine_runs import extend, same_bits, text
+from checked_trees import BROAD, check_tree
 from families import FAMILIES, VOCAB_SIZE, family_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trees import indices, trees, ways
+from trees import trees
 
 from paceline.engine.kv_cache import KVCache, KVSequence
-from paceline.engine.kv_storage import SequenceStorage
 from paceline.engine.model import LanguageModel, PassSequence
 from paceline.engine.table_model import TableLaw, TableModel
 from paceline.engine.transformer import TransformerModel
 from paceline.rounds import Drafts
-from paceline.token_tree import Branch, depth_first
+from paceline.token_tree import Branch
 
 pytestmark = pytest.mark.usefixtures("several_threads")
 
-LENGTH = 530
-TEXT = text(LENGTH, VOCAB_SIZE)
-BROAD = Drafts(tuple(range(16)), (-1, -1, 0, 0, 1, 2, -1, 2, 3, 5, 5, 6, 7, 0, 9, 11))
-"""Sixteen tokens in five levels."""
 KINDS = {
     "fused": ("llama", torch.float32, True),
     "fused_without_packed_linears": ("llama", torch.float32, False),
@@ -48,66 +42,6 @@ def model_of(kind: str) -> LanguageModel:
 def transformer(model_type: str, dtype: torch.dtype, is_packed: bool) -> TransformerModel:
     module = family_model(model_type, dtype)
     return TransformerModel(module, VOCAB_SIZE, 1024, 16 * 1024, is_packed, feature_layers=LAYERS)
-
-
-def opened(model: LanguageModel, num_tokens: int) -> KVSequence[object]:
-    """A sequence with the first tokens of `TEXT` computed."""
-    kv = model.kv_cache.open(TEXT[:1], salt="")
-    if num_tokens:
-        extend(model, kv, TEXT[:num_tokens])
-    return kv
-
-
-def content(model: LanguageModel, kv: KVSequence[object]) -> list[np.ndarray]:
-    """All that is kept of the tokens of a sequence, in bits."""
-    features = model.features(kv, 0, kv.num_tokens).view(np.uint16)
-    if isinstance(kv.storage, SequenceStorage):
-        key_value = kv.storage.key_value[:, :, :, : kv.num_tokens].contiguous()
-        return [key_value.view(torch.uint8).numpy(), features]
-    return [kv.storage[: kv.num_tokens], features]
-
-
-def check_tree(
-    model: LanguageModel, start: int, num_stem: int, drafts: Drafts, kept: int, mate: Drafts
-) -> None:
-    """Run a tree behind `start` computed tokens and others, beside another tree and a chain."""
-    tree, other = depth_first(drafts), depth_first(mate)
-    base = start + num_stem
-    kv, beside, chain = opened(model, start), opened(model, 7), opened(model, start)
-    for one, room in (
-        (kv, base + max(map(len, ways(tree)))),
-        (beside, 9 + max(map(len, ways(other)))),
-        (chain, base),
-    ):
-        assert model.kv_cache.reserve(one, room)
-    batch = [
-        PassSequence(
-            beside, [*TEXT[7:9], *other.token_ids], 1 + len(other.token_ids), other.parents
-        ),
-        PassSequence(
-            kv, [*TEXT[start:base], *tree.token_ids], 1 + len(tree.token_ids), tree.parents
-        ),
-        PassSequence(chain, TEXT[start:base], 1),
-    ]
-    _, rows, chain_rows = model.forward(batch)
-    plain = opened(model, base - 1)
-    assert same_bits(extend(model, plain, TEXT[base - 1 : base]), rows[:1])
-    assert same_bits(rows[:1], chain_rows)
-    for index, way in enumerate(ways(tree)):
-        model.kv_cache.truncate(plain, base)
-        expected = extend(model, plain, way, chunk=1)[-1:]
-        assert same_bits(rows[1 + index : 2 + index], expected)
-    if tree.parents:
-        assert kv.num_tokens == base
-        path = indices(tree.parents, kept)
-        model.kv_cache.keep_path(kv, path)
-        model.kv_cache.truncate(plain, base)
-        extend(model, plain, [tree.token_ids[index] for index in path], chunk=1)
-        assert kv.num_tokens == plain.num_tokens
-        pairs = zip(content(model, kv), content(model, plain), strict=True)
-        assert all(np.array_equal(found, expected) for found, expected in pairs)
-    for one in (kv, beside, chain, plain):
-        model.kv_cache.release(one)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "table"])
