@@ -41,15 +41,15 @@ MAX_GUMBEL = 36.75
 MIN_GUMBEL = -3.61
 """No noise is smaller."""
 
-_NUM_ROUNDS = 10
+NUM_ROUNDS = 10
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
 _KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _WORD_BITS = np.uint64(32)
 
 _EXPONENT_OF_ONE = np.uint64(0x3FF << 52)
-_SQRT_HALF = 0.7071067811865476
-_LOG_2 = 0.6931471805599453
+SQRT_HALF = 0.7071067811865476
+LOG_2 = 0.6931471805599453
 
 
 def gumbel(seed: int, choice: int, position: int, token_ids: TokenIds) -> NDArray[np.float64]:
@@ -124,7 +124,7 @@ _scratch = _Scratch()
 @lru_cache(maxsize=1024)
 def _round_keys(seed: int) -> tuple[Words, ...]:
     key = np.array([[seed & 0xFFFFFFFF], [seed >> 32 & 0xFFFFFFFF]], dtype=np.uint64)
-    return tuple(key + np.uint64(index) * _KEY_STEPS & _LOW_WORD for index in range(_NUM_ROUNDS))
+    return tuple(key + np.uint64(index) * _KEY_STEPS & _LOW_WORD for index in range(NUM_ROUNDS))
 
 
 def _uniform_pairs(
@@ -147,11 +147,11 @@ def _uniform_pairs(
 def _log(x: Uniforms) -> Uniforms:
     """The logarithm of step 3: the series of 2 artanh(s)."""
     fraction, exponent = np.frexp(x)  # fraction in [0.5, 1)
-    is_low = fraction < _SQRT_HALF
+    is_low = fraction < SQRT_HALF
     fraction = np.where(is_low, 2.0 * fraction, fraction)
     s = (fraction - 1.0) / (fraction + 1.0)
     z = s * s
     series = np.full_like(z, 1.0 / 23.0)
     for divisor in range(21, 0, -2):
         series = series * z + 1.0 / divisor
-    return series * s * 2.0 + (exponent - is_low) * _LOG_2
+    return series * s * 2.0 + (exponent - is_low) * LOG_2

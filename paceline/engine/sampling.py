@@ -51,7 +51,7 @@ _SUBSET_SHARE = 3
 
 _COLDEST = float(np.finfo(np.float32).tiny)
 
-_HOPELESS = MIN_GUMBEL - MAX_GUMBEL
+HOPELESS = MIN_GUMBEL - MAX_GUMBEL
 """No noise makes up for a distance to the best token that is larger than this."""
 
 
@@ -195,7 +195,7 @@ def _scored(
     scaled: ScaledLogits, settings: SequenceSettings, position: int, count: int
 ) -> tuple[TokenIds, ScaledLogits]:
     """The tokens that may be among the `count` highest with noise, ascending, and their scores."""
-    kept_ids = _kept_ids(scaled, settings, lowest=_HOPELESS)
+    kept_ids = _kept_ids(scaled, settings, lowest=HOPELESS)
     is_unfiltered = settings.top_k == 0 and settings.top_p == 1.0 and settings.min_p == 0.0
     if is_unfiltered and len(kept_ids) * _SUBSET_SHARE > len(scaled):
         row = uniform_row(settings.seed, settings.choice, position, len(scaled))
@@ -280,7 +280,7 @@ def _rivals(scaled: ScaledLogits, uniforms: Uniforms, count: int) -> tuple[Token
     if count == 1:
         leaders = scaled.argmax(axis=-1, keepdims=True)
     else:
-        leaders = np.flatnonzero(scaled >= max(_lowest_of_highest(scaled, count), _HOPELESS))
+        leaders = np.flatnonzero(scaled >= max(_lowest_of_highest(scaled, count), HOPELESS))
     score_to_beat = float((scaled[leaders] - np.log(-np.log(uniforms[leaders]))).min())
     with np.errstate(over="ignore"):  # far behind: minus infinity in single precision
         distance = np.subtract(scaled, score_to_beat, dtype=np.float32, casting="same_kind")
