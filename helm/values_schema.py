@@ -33,7 +33,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
 }
 DERIVED = {
     "host", "port", "http_port", "grpc_port", "health_port", "metrics_port", "drain_seconds",
-    "targets", "drafts", "cache_dir", "allow_unauthenticated",
+    "targets", "drafts", "cache_dir", "allow_unauthenticated", "tensor_parallel_size",
 }  # fmt: skip
 """Settings that the chart sets from other keys, beside all that name a file or Redis."""
 DERIVED_PARTS = ("_file", "redis_", "worker_tls_")

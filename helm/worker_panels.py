@@ -90,6 +90,17 @@ WORKERS: Rows = {
             "Mean number of tokens, drafts and chunks of prompts.",
             {"rows": (f"{rate('worker_pass_rows_total')} / {rate('worker_passes_total', TARGET)}")},
         ),
+        Panel(
+            "Between ranks, per pass",
+            BYTES,
+            "Mean of what rank 0 of a target exchanges with the others; nothing where it is alone.",
+            {
+                "{{direction}}": (
+                    f"{rate('rank_exchange_bytes_total', by='direction')}"
+                    f" / scalar({rate('worker_passes_total', TARGET)})"
+                )
+            },
+        ),
     ],
     "KV": [
         Panel(

@@ -4,20 +4,27 @@ import logging
 import secrets
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 from paceline import __version__
+from paceline.addresses import with_port
+from paceline.config import variables_of_launchers
 from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.engine.grammar import Grammars
-from paceline.engine.worker_model import WorkerModel, build_worker_model
+from paceline.engine.ranks.place import VARIABLES as RANK_VARIABLES
+from paceline.engine.ranks.place import RankPlace, find_place
+from paceline.engine.worker_model import WorkerModel, build_worker_model, prepare_torch
 from paceline.metrics import MetricsServer
 from paceline.rounds import WorkerInfo
-from paceline.server import GrpcServer, run_service, serve_worker
+from paceline.server import STOP_GRACE_S, GrpcServer, Health, run_service, serve_worker
 from paceline.server_security import ServerSecurity
 from paceline.telemetry.tracer import start_tracing
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetSettings
 from target_service.metrics import TargetMetrics
+from target_service.rank import built, follow, settings_of_rank
 from target_service.servicer import SERVICE_NAME, TargetServicer
 from target_service.verifier import Verifier, VerifierLimits
 
@@ -26,26 +33,62 @@ logger = logging.getLogger("target_service")
 
 async def serve(settings: TargetSettings) -> None:
     """Run until a signal."""
+    variables = variables_of_launchers(RANK_VARIABLES)
+    place = find_place(settings.tensor_parallel_size, variables)
+    if place is not None:
+        settings = settings_of_rank(settings, place)
     security = ServerSecurity.of(settings)
-    tracer = start_tracing("paceline-target")
     thread = device_thread("target-device")
-    loaded = thread.submit(
-        build_worker_model,
-        settings,
-        settings.max_model_len,
-        settings.feature_layers,
-        settings.head,
-        settings.allow_pickle,
-    ).result()
+    health = Health(SERVICE_NAME)
+    if place is None:
+        loaded = thread.submit(
+            build_worker_model,
+            settings,
+            settings.max_model_len,
+            settings.feature_layers,
+            settings.head,
+            settings.allow_pickle,
+        ).result()
+        await _serve(settings, security, thread, loaded, health)
+        return
+    build = partial(_build_rank, settings, place)
+    if place.rank > 0:
+        server = GrpcServer(SERVICE_NAME, None, security=security, health_of_service=health)
+        port = await server.start(settings.host, settings.port)
+        logger.info("%s tells its health on %s", place, with_port(settings.host, port))
+        await follow(place, await built(place, build, thread), server, thread)
+        await server.stop(STOP_GRACE_S)
+        return
+    if settings.health_port is not None:
+        await health.listen(settings.host, settings.health_port)
+    await _serve(settings, security, thread, await built(place, build, thread), health)
+
+
+def _build_rank(settings: TargetSettings, place: RankPlace) -> Any:
+    """Rank 0 as any model of a worker, or a `Follower`."""
+    prepare_torch(settings)
+    from paceline.engine.ranks.build import build_rank
+
+    return build_rank(settings, place)
+
+
+async def _serve(
+    settings: TargetSettings,
+    security: ServerSecurity,
+    thread: ThreadPoolExecutor,
+    loaded: WorkerModel,
+    health: Health,
+) -> None:
+    tracer = start_tracing("paceline-target")
     limits = VerifierLimits(settings.max_batch_tokens, settings.max_speculative_tokens)
     grammars = Grammars.of_tokenizer(loaded.tokenizer_files, loaded.model.vocab_size)
     verifier = Verifier(loaded.model, limits, grammars)
-    worker = DeviceWorker(verifier, thread)
+    worker = DeviceWorker(verifier, thread, loaded.group)
     info = _info(loaded, verifier, settings)
-    metrics = TargetMetrics(worker, verifier.passes, loaded.model.kv_cache, info)
+    metrics = TargetMetrics(worker, verifier.passes, loaded.model.kv_cache, info, loaded.group)
     servicer = TargetServicer(worker, info, loaded.tokenizer_files, metrics, tracer)
     add_service = partial(add_TargetServiceServicer_to_server, servicer)
-    server = GrpcServer(SERVICE_NAME, add_service, security=security)
+    server = GrpcServer(SERVICE_NAME, add_service, security=security, health_of_service=health)
     metrics.instruments.show_calls(server.calls)
     metrics_server = MetricsServer(metrics.instruments, settings.host, settings.metrics_port)
     logger.info("metrics on %s", metrics_server.url)

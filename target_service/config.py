@@ -59,7 +59,17 @@ class TargetSettings(SecuritySettings):
     they gain on common hardware."""
 
     num_threads: Count | None = None
-    """CPU threads of a pass. Unset: PyTorch's own choice, all cores."""
+    """CPU threads of a pass. Unset: PyTorch's own choice, all cores; ranks on one machine share
+    them."""
+
+    tensor_parallel_size: Count = 1
+    """Processes, called ranks, that share the model: each reads and computes a part of it, and rank
+    0 answers. They are started by `torchrun`, or find one another by its variables. Worth it where
+    one process cannot hold the model, or each has an accelerator or a machine of its own."""
+
+    rank_timeout_seconds: Annotated[float, Field(ge=10)] = 30.0
+    """How long a rank may keep the others waiting; then it counts as lost, and all end. Idle ranks
+    hear from one another every 5 seconds; more is for machines that stand still for longer."""
 
     cache_dir: str = ""
     """Where downloaded models are kept. Empty: Hugging Face's own cache."""
@@ -75,6 +85,16 @@ class TargetSettings(SecuritySettings):
     metrics_port: Port = 0
     """HTTP port of `/metrics`; 0: any free one, so that several workers of a machine get along. A
     Prometheus that is to find it needs a fixed one."""
+
+    @model_validator(mode="after")
+    def _ranks_have_something_to_share(self) -> Self:
+        if self.tensor_parallel_size > 1 and self.model.startswith("table:"):
+            raise ValueError(
+                "--tensor-parallel-size (PACELINE_TENSOR_PARALLEL_SIZE) is "
+                f"{self.tensor_parallel_size}, but the model {self.model!r} has no weights to "
+                "share; expected 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _features_are_named_once(self) -> Self:

@@ -5,7 +5,7 @@ processes must not count them twice. Invariant: the two agree, but for what was 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from paceline.engine.device_worker import DeviceWorker
 from paceline.engine.kv_cache import KVCache
@@ -13,6 +13,14 @@ from paceline.engine.pass_counts import PassCounts
 from paceline.engine.worker_metrics import WorkerMetrics
 from paceline.metrics import Values
 from paceline.rounds import VerifyResult, VerifyRound, WorkerInfo
+
+
+class Group(Protocol):
+    """The ranks of a target that has several, as rank 0 sees them."""
+
+    size: int
+    num_bytes_sent: int
+    num_bytes_received: int
 
 
 class TargetMetrics:
@@ -24,6 +32,7 @@ class TargetMetrics:
         passes: PassCounts,
         kv_cache: KVCache[Any],
         info: WorkerInfo,
+        group: Group | None = None,
     ) -> None:
         self._common = WorkerMetrics("target", worker, passes, info)
         self.instruments = self._common.instruments
@@ -59,6 +68,7 @@ class TargetMetrics:
             (),
             lambda: {(): kv_cache.num_retained},
         )
+        self._show_ranks(group)
 
     def answered(self, results: Sequence[VerifyResult]) -> None:
         """Count results that go out."""
@@ -67,6 +77,26 @@ class TargetMetrics:
             self._draft_tokens.inc(result.num_draft_tokens)
             self._accepted_tokens.inc(result.num_accepted_tokens)
             self._committed_tokens.inc(len(result.token_ids))
+
+    def _show_ranks(self, group: Group | None) -> None:
+        self.instruments.shown_gauge(
+            "target_tensor_parallel_size",
+            "Ranks that share the model.",
+            (),
+            lambda: {(): group.size if group else 1},
+        )
+
+        def exchanged() -> Values:
+            if group is None:
+                return {}
+            return {("sent",): group.num_bytes_sent, ("received",): group.num_bytes_received}
+
+        self.instruments.shown_counter(
+            "rank_exchange_bytes",
+            "What rank 0 of a target exchanges with the others: `sent`, `received`.",
+            ("direction",),
+            exchanged,
+        )
 
     def _show(self, name: str, text: str, read: Callable[[], Values]) -> None:
         self.instruments.shown_counter(name, text, (), read)

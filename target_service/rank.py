@@ -72,6 +72,7 @@ async def follow(
     told = first_signal()
     following = asyncio.wrap_future(thread.submit(follower.run))
     await server.set_ready(True)
+    logger.info("%s follows rank 0", place)
     await first_of(asyncio.wait({following}), told.wait())
     if not following.done():
         await server.set_ready(False)

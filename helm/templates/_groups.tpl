@@ -1,9 +1,8 @@
 {{/*
 A target of several ranks: each group of `tensorParallelSize` pods is one worker, of which the coordinator
-knows rank 0 only. Every rank answers its own health; the named service of rank 0 is ready when all
-ranks are, and that of the others as soon as they run, so that a group is whole or serves nobody.
-
-This version renders such groups; its engine does not run them yet.
+knows rank 0 only. Every rank answers its own health, from before it has met the others, so that none is
+started again for waiting; the named service of rank 0 is ready when all ranks are, and that of the
+others as soon as they run, so that a group is whole or serves nobody. A rank that is lost ends all.
 */}}
 
 {{/* `StatefulSet`, of which one group each is made, or `LeaderWorkerSet`; empty: pods stand alone. */}}

@@ -97,11 +97,9 @@ def test_the_coordinator_does_not_take_the_ranks_service_for_one_of_targets() ->
     assert labels["app.kubernetes.io/component"] == "target-ranks"
 
 
-def test_several_groups_are_not_replaced_at_once() -> None:
-    one = spec_of(groups(), "StatefulSet", "paceline-target-0")
-    several = spec_of(groups(replicas=2), "StatefulSet", "paceline-target-1")
-    assert one["updateStrategy"]["type"] == "RollingUpdate"
-    assert several["updateStrategy"]["type"] == "OnDelete"
+def test_no_group_is_replaced_rank_by_rank() -> None:
+    for item in groups(replicas=2).of_kind("StatefulSet"):
+        assert item["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
 def test_a_leader_worker_set_is_one_object_for_all_groups() -> None:

@@ -33,9 +33,9 @@ def test_the_notes_ask_as_the_service_has_to_be_asked() -> None:
 
 
 def test_the_notes_say_how_groups_are_replaced_one_after_the_other() -> None:
-    assert "delete pods" not in notes("ranks")
-    assert "paceline-group=0" in notes("ranks", target={"replicas": 2})
-    assert "paceline-group=0" in notes("ranks", defaults={"replicas": 2})
+    assert "delete pods" not in notes()
+    assert "delete pods" not in notes("ranks", target={"groupKind": "LeaderWorkerSet"})
+    assert "paceline-group=0" in notes("ranks")
 
 
 def test_the_notes_say_what_the_redis_is_good_for() -> None:

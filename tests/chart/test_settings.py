@@ -14,9 +14,6 @@ from tests.chart.rendering import CI_VALUES, Object, env_of, needs_helm, render
 
 pytestmark = needs_helm
 
-NOT_YET = {"PACELINE_TENSOR_PARALLEL_SIZE"}
-"""Rendered for groups of ranks, which the engine does not run yet."""
-
 
 def settings_of(pod: Object, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
     classes: dict[str, type[ServiceSettings]] = {
@@ -26,7 +23,7 @@ def settings_of(pod: Object, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings
     }
     env = env_of(pod)
     texts = {name: value for name, value in env.items() if isinstance(value, str)}
-    monkeypatch.setattr(os, "environ", {k: v for k, v in texts.items() if k not in NOT_YET})
+    monkeypatch.setattr(os, "environ", texts)
     command = pod["spec"]["containers"][0]["command"]
     assert command[:2] == ["python", "-m"]
     return read_settings(classes[command[2]])

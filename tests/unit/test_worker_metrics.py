@@ -1,6 +1,7 @@
 """What Prometheus is told of a draft and of a target."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from scraping import Samples, scraped
 from worker_servers import INFO, LAW
@@ -123,6 +124,19 @@ def test_what_a_target_shows_of_its_load_is_0_behind_the_last_caller() -> None:
     for name in ("worker_rounds_waiting", "worker_sequences", "kv_cache_used_tokens"):
         assert values[f"{name}{{role=target}}"] == 0
     assert values["kv_cache_retained_tokens"] > 0
+
+
+def test_a_target_of_several_ranks_shows_how_many_and_what_they_exchange() -> None:
+    target = Target()
+    assert target.values["target_tensor_parallel_size"] == 1
+    group = SimpleNamespace(size=3, num_bytes_sent=70, num_bytes_received=5)
+    verifier = target.verifier
+    metrics = TargetMetrics(target.worker, verifier.passes, target.model.kv_cache, INFO, group)
+    group.num_bytes_sent += 7
+    values = scraped(metrics.instruments)
+    assert values["target_tensor_parallel_size"] == 3
+    assert values["rank_exchange_bytes_total{direction=sent}"] == 77
+    assert values["rank_exchange_bytes_total{direction=received}"] == 5
 
 
 def test_drafts_are_counted_by_what_they_proposed_and_their_faults() -> None:

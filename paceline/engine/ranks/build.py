@@ -42,6 +42,8 @@ class TargetModelSettings(ModelSettings, Protocol):
     def head(self) -> str: ...
     @property
     def allow_pickle(self) -> bool: ...
+    @property
+    def rank_timeout_seconds(self) -> float: ...
 
 
 def build_rank(settings: TargetModelSettings, place: RankPlace) -> WorkerModel | Follower:
@@ -59,8 +61,8 @@ def build_rank(settings: TargetModelSettings, place: RankPlace) -> WorkerModel |
             "transformers loads ranks onto the CUDA cards that it sees; hide them with "
             "CUDA_VISIBLE_DEVICES="
         )
-    group = RankGroup(place, CPU_BACKEND if is_on_cpu else CUDA_BACKEND)
-    return load_rank(settings, device, group)
+    backend = CPU_BACKEND if is_on_cpu else CUDA_BACKEND
+    return load_rank(settings, device, RankGroup(place, backend, settings.rank_timeout_seconds))
 
 
 def load_rank(
