@@ -76,6 +76,10 @@ class ServeSettings(Settings):
     target_replicas: Count = 1
     """Target processes. More than one shares the machine's cores between them."""
 
+    tensor_parallel_size: Count = 1
+    """Processes, called ranks, that share the model of each target. On one machine they share its
+    cores too, so that it is rarely faster; each holds a part of the weights only."""
+
     draft_replicas: Count = 1
     """Draft processes."""
 
@@ -118,6 +122,15 @@ class ServeSettings(Settings):
             raise ValueError(f"--head is required: --drafter is {self.drafter}")
         if self.exit_layer and self.head and self.drafter == "early-exit":
             raise ValueError(f"--exit-layer {self.exit_layer} contradicts --head, which names it")
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_have_something_to_share(self) -> Self:
+        if self.tensor_parallel_size > 1 and self.model.startswith("table:"):
+            raise ValueError(
+                f"--tensor-parallel-size {self.tensor_parallel_size} contradicts --model "
+                f"{self.model}, which has no weights to share"
+            )
         return self
 
     @property

@@ -6,10 +6,8 @@ bound to 127.0.0.1. A draft or Redis may be lost while the service goes on; with
 coordinator or the last target there is none.
 """
 
-import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,12 +22,13 @@ from paceline.cli.api import CoordinatorApi
 from paceline.cli.config import ServeSettings
 from paceline.cli.embedded_redis import START_TIMEOUT_S as REDIS_START_TIMEOUT_S
 from paceline.cli.embedded_redis import NoRedis, find_redis
+from paceline.cli.free_ports import HOST, reserve_port
 from paceline.cli.readiness import GrpcProbe, HttpProbe, unused_parts
 from paceline.cli.supervisor import Child, ChildFailed, ChildSpec, Supervisor
+from paceline.cli.worker_settings import draft_values, rank_variables, target_values
 from paceline.config import child_environment
-from paceline.errors import InvalidConfig
+from paceline.server import DEVICE_BROKEN
 
-HOST = "127.0.0.1"
 START_TIMEOUT_S = 1800.0
 """Ample for the download of a large model; a process that fails is noticed at once."""
 DRAIN_S = 10.0
@@ -40,9 +39,6 @@ that has no time for it."""
 SETTLE_TIMEOUT_S = 2.0
 """How long the coordinator may take to find out what the drafts are, and whether Redis answers."""
 IN_MEMORY = "Sessions are kept in the coordinator's memory"
-DEFAULT_MAX_SPECULATIVE_TOKENS = 16
-BUNDLED_MODEL = "SmolLM2-135M-Instruct"
-"""What workers run when they are told no model."""
 
 
 class LocalService:
@@ -55,7 +51,8 @@ class LocalService:
         self._supervisor = supervisor
         self._directory = directory
         self._console = console
-        self._targets: list[Child] = []
+        self._targets: list[list[Child]] = []
+        """Each as its ranks, of which the first one answers; mostly there is no other."""
         self._drafts: list[Child] = []
         self._coordinators: list[Child] = []
         self._redis: list[Child] = []
@@ -76,10 +73,10 @@ class LocalService:
             self._say(f"Warning: {sentence}")
         num_drafts = settings.draft_replicas if settings.drafts else 0
         with ExitStack() as reserved:
-            http_port = _reserve(reserved, "--http-port", settings.http_port)
-            grpc_port = _reserve(reserved, "--grpc-port", settings.grpc_port)
+            http_port = reserve_port(reserved, "--http-port", settings.http_port)
+            grpc_port = reserve_port(reserved, "--grpc-port", settings.grpc_port)
             num_workers = settings.target_replicas + num_drafts
-            ports = [_reserve(reserved, "port", 0) for _ in range(2 * num_workers)]
+            ports = [reserve_port(reserved, "port", 0) for _ in range(2 * num_workers)]
         addresses = [f"{HOST}:{port}" for port in ports[:num_workers]]
         self._metrics_ports = dict(zip(addresses, ports[num_workers:], strict=True))
         pages = (http_port, *self._metrics_ports.values())
@@ -88,20 +85,7 @@ class LocalService:
         drafts = addresses[settings.target_replicas :]
         redis_url = self._find_redis()
 
-        probes: dict[Child, GrpcProbe] = {}
-        for number, address in enumerate(targets, 1):
-            child = self._start_worker("target_service", f"target-{number}", address)
-            self._targets.append(child)
-            probes[child] = GrpcProbe(address, "paceline.v1.TargetService")
-        for number, address in enumerate(drafts, 1):
-            child = self._start_worker("draft_service", f"draft-{number}", address)
-            self._drafts.append(child)
-            probes[child] = GrpcProbe(address, "paceline.v1.DraftService")
-        self._say(f"Starting {', '.join(child.spec.name for child in probes)}")
-        with self._console.status("Loading the model"):
-            self._supervisor.wait_ready(probes, START_TIMEOUT_S, self._say_ready)
-        for grpc_probe in probes.values():
-            grpc_probe.close()
+        self._start_workers(targets, drafts)
 
         self.url = f"http://{HOST}:{http_port}"
         self.grpc_address = f"{HOST}:{grpc_port}"
@@ -110,6 +94,27 @@ class LocalService:
             probe = HttpProbe(self.url)
             self._supervisor.wait_ready({coordinator: probe}, START_TIMEOUT_S, self._say_ready)
         self._warn_of_what_is_not_used()
+
+    def _start_workers(self, targets: list[str], drafts: list[str]) -> None:
+        """Start those at these addresses, and wait until they are ready."""
+        probes: dict[Child, GrpcProbe] = {}
+        # Until they have met, nobody else should be given the ports where ranks do.
+        with ExitStack() as reserved:
+            for number, address in enumerate(targets, 1):
+                port = reserve_port(reserved, "port", 0)
+                ranks = self._start_target(f"target-{number}", address, port)
+                self._targets.append(ranks)
+                probes[ranks[0]] = GrpcProbe(address, "paceline.v1.TargetService")
+            for number, address in enumerate(drafts, 1):
+                values = draft_values(self._settings) | self._ports(address)
+                child = self._start("draft_service", f"draft-{number}", values, GRACE_S)
+                self._drafts.append(child)
+                probes[child] = GrpcProbe(address, "paceline.v1.DraftService")
+            self._say(f"Starting {', '.join(child.spec.name for child in probes)}")
+            with self._console.status("Loading the model"):
+                self._supervisor.wait_ready(probes, START_TIMEOUT_S, self._say_ready)
+        for grpc_probe in probes.values():
+            grpc_probe.close()
 
     def _warn_of_what_is_not_used(self) -> None:
         """A draft may run well and not fit the target, which only the coordinator sees."""
@@ -122,7 +127,8 @@ class LocalService:
 
     def check(self) -> None:
         """Say which children were lost since; raises `ChildFailed` if no request works any more."""
-        for child in self._supervisor.find_dead():
+        # Whoever ended because another one did says less than that one.
+        for child in sorted(self._supervisor.find_dead(), key=_has_given_up):
             self.has_lost_child = True
             if child in self._drafts:
                 self._drafts.remove(child)
@@ -130,17 +136,27 @@ class LocalService:
                 self._say(f"{child.describe_end()}\nThe service goes on, {rest}.")
             elif child in self._redis:
                 self._say(f"{child.describe_end()}\n{IN_MEMORY}; the service goes on.")
-            elif child in self._targets and len(self._targets) > 1:
-                self._targets.remove(child)
-                self._say(f"{child.describe_end()}\n{len(self._targets)} targets are left.")
-            else:
+            elif child in self._coordinators:
                 raise ChildFailed(child.describe_end())
+            for ranks in [ranks for ranks in self._targets if child in ranks]:
+                self._lose(ranks, child.describe_end())
+
+    def _lose(self, ranks: list[Child], message: str) -> None:
+        """A target is lost with any of its ranks; with the last target all is."""
+        if len(ranks) > 1:
+            message += f"\nWith this rank {ranks[0].spec.name} is lost, which had {len(ranks)}."
+        self._supervisor.kill(ranks)
+        self._targets.remove(ranks)
+        if not self._targets:
+            raise ChildFailed(message)
+        self._say(f"{message}\n{len(self._targets)} targets are left.")
 
     def stop(self) -> None:
         """Stop everything in order; running answers may end first."""
         if self.last_words:
             self._say(self.last_words)
-        for group in (self._coordinators, self._drafts + self._targets, self._redis):
+        ranks = [rank for ranks in self._targets for rank in ranks]
+        for group in (self._coordinators, self._drafts + ranks, self._redis):
             for child in self._supervisor.stop(group):
                 self._say(f"{child.spec.name} did not stop in time and was killed")
 
@@ -167,41 +183,25 @@ class LocalService:
         self._redis.append(child)
         return server.url
 
-    def _start_worker(self, module: str, name: str, address: str) -> Child:
-        settings = self._settings
-        values: dict[str, Any] = {
-            "dtype": settings.dtype,
-            "kv_cache_tokens": settings.kv_cache_tokens,
-            "cache_dir": settings.cache_dir or None,
-            "head": settings.head_directory if settings.feeds_head else None,
-            "port": int(address.rpartition(":")[2]),
-            "metrics_port": self._metrics_ports[address],
-            "max_speculative_tokens": max(
-                DEFAULT_MAX_SPECULATIVE_TOKENS, settings.num_speculative_tokens
-            ),
-        }
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        if module == "target_service":
-            replicas = settings.target_replicas
-            values |= {"model": settings.model, "max_model_len": settings.max_model_len}
-            values["allow_pickle"] = settings.allow_pickle
-        else:
-            replicas = settings.draft_replicas
-            values |= {"drafter": settings.method, "allow_pickle": settings.allow_pickle}
-            if settings.drafter == "early-exit":
-                values |= {"head": settings.head, "exit_layer": settings.exit_layer}
-            if settings.feeds_head:
-                values["draft_tree"] = settings.draft_tree
-            if settings.method == "suffix":
-                replicas = cores
-            else:
-                has_own = settings.drafter == "draft-model"
-                values["model"] = settings.draft_model if has_own else settings.model
-                if has_own:
-                    values["target_tokenizer"] = settings.model or BUNDLED_MODEL
-        num_threads = settings.num_threads or max(1, cores // replicas)
-        values["num_threads"] = num_threads
-        return self._start(module, name, values, num_threads, GRACE_S)
+    def _start_target(self, name: str, address: str, meeting_port: int) -> list[Child]:
+        """The ranks of one target."""
+        num_ranks = self._settings.tensor_parallel_size
+        values = target_values(self._settings) | self._ports(address)
+        return [
+            self._start(
+                "target_service",
+                f"{name}.rank-{rank}" if rank else name,
+                values,
+                GRACE_S,
+                rank_variables(rank, num_ranks, HOST, meeting_port),
+            )
+            for rank in range(num_ranks)
+        ]
+
+    def _ports(self, address: str) -> dict[str, int]:
+        """Of a worker; of ranks, the first one has them."""
+        port = int(address.rpartition(":")[2])
+        return {"port": port, "metrics_port": self._metrics_ports[address]}
 
     def _start_coordinator(
         self, http_port: int, grpc_port: int, targets: list[str], drafts: list[str], redis_url: str
@@ -216,16 +216,22 @@ class LocalService:
             "http_port": http_port,
             "grpc_port": grpc_port,
         }
-        child = self._start("coordinator", "coordinator", values, 1, DRAIN_S + GRACE_S)
+        child = self._start("coordinator", "coordinator", values, DRAIN_S + GRACE_S)
         self._coordinators.append(child)
         return child
 
     def _start(
-        self, module: str, name: str, values: Mapping[str, Any], num_threads: int, grace_s: float
+        self,
+        module: str,
+        name: str,
+        values: Mapping[str, Any],
+        grace_s: float,
+        variables: Mapping[str, str] | None = None,
     ) -> Child:
+        num_threads = str(values.get("num_threads", 1))
         environment = child_environment(
             {"host": HOST, "log_level": self._settings.log_level, "log_format": "text", **values},
-            {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads)},
+            {"OMP_NUM_THREADS": num_threads, "MKL_NUM_THREADS": num_threads, **(variables or {})},
         )
         # -P: a folder named `coordinator` where the user happens to be must not be run instead.
         argv = [sys.executable, "-P", "-m", module]
@@ -282,16 +288,5 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _reserve(reserved: ExitStack, name: str, port: int) -> int:
-    """Check that a port is free, or find one; holds it so that the next call finds another."""
-    server = reserved.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        server.bind((HOST, port))
-    except OSError as error:
-        raise InvalidConfig(
-            f"{name} is {port}, but that port of {HOST} cannot be used ({error.strerror}); "
-            "expected a free one, or 0 for any"
-        ) from None
-    free: int = server.getsockname()[1]
-    return free
+def _has_given_up(child: Child) -> bool:
+    return child.process.returncode == DEVICE_BROKEN

@@ -22,6 +22,7 @@ from paceline.errors import InvalidConfig
 
 SERVER_ESSENTIALS = (
     *("model", "drafter", "draft_model", "head", "exit_layer", "draft_tree", "allow_pickle"),
+    "tensor_parallel_size",
 )
 """What commands that start a server on the side ask about it; the rest comes from the file and
 the environment."""

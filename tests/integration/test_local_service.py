@@ -16,14 +16,17 @@ import pytest
 from serve_process import ServeProcess
 from waiting import wait_until
 
+from paceline.cores import num_cores
+
 NOTE = """
 import json, os, pathlib, signal, sys, time
+KEPT = ("PACELINE_", "OMP_", "RANK", "WORLD_", "LOCAL_", "MASTER_")
 notes = pathlib.Path(os.environ["NOTES"])
 def stopped(number, frame):
     (notes / f"{NAME}.stopped").write_text(str(time.monotonic()))
     os._exit(0)
 signal.signal(signal.SIGTERM, stopped)
-own = {key: text for key, text in os.environ.items() if key.startswith(("PACELINE_", "OMP_"))}
+own = {key: text for key, text in os.environ.items() if key.startswith(KEPT)}
 (notes / f"{NAME}.settings").write_text(json.dumps(own | {"pid": os.getpid()}))
 """
 
@@ -53,6 +56,16 @@ http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 
 DEAF = "signal.signal(signal.SIGTERM, lambda number, frame: None)"
+
+RANK = f"""
+import os
+NAME = os.environ["PACELINE_PORT"] + "-" + os.environ["RANK"]
+{NOTE}
+while os.environ["RANK"] != "0":
+    time.sleep(60)
+NAME = "TargetService"
+{WORKER}
+"""
 
 STAND_INS = {
     "target_service": f"NAME = 'TargetService'{NOTE}{WORKER}",
@@ -256,4 +269,31 @@ def test_a_second_interrupt_ends_it_at_once(serve: Serve) -> None:
     assert status == 0
     # Without the second interrupt it waits for the deaf one, and says so before it kills it.
     assert "did not stop in time" not in "".join(printed)
+    wait_until_gone(served.all_pids())
+
+
+def test_ranks_find_their_target_and_it_is_lost_with_any_of_them(serve: Serve) -> None:
+    options = ("--tensor-parallel-size", "2", "--target-replicas", "2", "--drafter", "none")
+    served = serve("--redis-url", "none", *options, target_service=RANK)
+    served.wait_ready()
+    targets = served.told("coordinator")["PACELINE_TARGETS"].split(",")
+    ports = [address.rpartition(":")[2] for address in targets]
+    ranks = [[served.told(f"{port}-{rank}") for rank in (0, 1)] for port in ports]
+    for told in ranks:
+        for rank, variables in enumerate(told):
+            assert (variables["RANK"], variables["MASTER_ADDR"]) == (str(rank), "127.0.0.1")
+            sizes = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "PACELINE_TENSOR_PARALLEL_SIZE")
+            assert {variables[name] for name in sizes} == {"2"}
+            assert variables["PACELINE_NUM_THREADS"] == str(max(1, num_cores() // 4))
+    (one, same), (other, _) = [[each["MASTER_PORT"] for each in told] for told in ranks]
+    assert one == same != other
+    os.kill(ranks[1][1]["pid"], signal.SIGKILL)
+    assert "signal SIGKILL" in served.read_message("target-2.rank-1 ended")
+    assert served.read_message("With") == "With this rank target-2 is lost, which had 2.\n"
+    assert served.read_message("left") == "1 targets are left.\n"
+    wait_until_gone([variables["pid"] for variables in ranks[1]])
+    os.kill(ranks[0][0]["pid"], signal.SIGKILL)
+    status, errors = served.end()
+    assert status == 1
+    assert "target-1 ended (signal SIGKILL" in errors
     wait_until_gone(served.all_pids())

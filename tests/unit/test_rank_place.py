@@ -2,8 +2,11 @@
 
 import pytest
 
+from paceline.cli.config import ServeSettings
+from paceline.config import Settings, read_settings
 from paceline.engine.ranks.place import RankPlace, find_place
 from paceline.errors import InvalidConfig
+from target_service.config import TargetSettings
 
 THERE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "pod-0.ranks", "MASTER_PORT": "29500"}
 
@@ -60,3 +63,9 @@ def test_a_process_without_the_variables_is_told_of_both_ways_to_start_ranks() -
 def test_a_variable_that_makes_no_sense_is_named(changed: dict[str, str], expected: str) -> None:
     with pytest.raises(InvalidConfig, match=expected):
         find_place(2, THERE | changed)
+
+
+@pytest.mark.parametrize("cls", [TargetSettings, ServeSettings])
+def test_the_table_model_is_not_shared(cls: type[Settings]) -> None:
+    with pytest.raises(InvalidConfig, match="--tensor-parallel-size .*model '?table:7'?"):
+        read_settings(cls, {"model": "table:7", "tensor_parallel_size": "2"})
