@@ -60,6 +60,8 @@ class LoadedModel:
     eos_token_ids: frozenset[int]
     """Any of these ends a text."""
     tokenizer_files: list[TokenizerFile]
+    num_parameters: int
+    """Tied ones counted once, and of ranks all of them."""
 
 
 def load_model(
@@ -97,6 +99,7 @@ def load_model(
         max_model_len=length,
         eos_token_ids=eos_token_ids,
         tokenizer_files=tokenizer_files,
+        num_parameters=sum(parameter.numel() for parameter in module.parameters()),
     )
 
 

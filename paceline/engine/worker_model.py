@@ -221,7 +221,6 @@ def made_ready(
     from paceline.engine.costs import measure_pass_costs
     from paceline.engine.transformer import TransformerModel
 
-    num_parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
     kv_cache_tokens = settings.kv_cache_tokens
     if kv_cache_tokens is None:
         feature_size = len(feature_layers) * loaded.module.config.hidden_size
@@ -252,7 +251,7 @@ def made_ready(
         measure_pass_costs(model),
         tuple(feature_layers),
         "" if projection is None else projection.digest,
-        num_parameters,
+        loaded.num_parameters,
         model.varies_with_width,
         None if share is None else share.group,
     )

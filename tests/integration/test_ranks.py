@@ -56,6 +56,10 @@ def load(group: RankGroup, checkpoint: Path, dtype: str) -> WorkerModel:
     return loaded
 
 
+def num_parameters(family: str) -> int:
+    return sum(parameter.numel() for parameter in family_model(family).parameters())
+
+
 def check_exact(model: LanguageModel) -> None:
     rows = fresh_rows(model, TEXT)
     assert same_bits(fresh_rows(model, TEXT, chunk=64), rows)
@@ -82,6 +86,7 @@ def test_two_ranks_of_every_family(tmp_path: Path) -> None:
                 family_model(family, getattr(torch, dtype)), model.vocab_size, 1024, 16 * 1024
             )
             assert loaded.numerics != alone.numerics
+            assert loaded.num_parameters == num_parameters(family)
             if dtype == "float32":
                 found, expected = (fresh_rows(one, TEXT[:80]) for one in (model, alone))
                 difference = np.abs(found - expected).max()
