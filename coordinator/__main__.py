@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sys
 from functools import partial
 
 from coordinator.admission import Limits
@@ -75,4 +74,4 @@ async def _become_ready(generator: Generator, server: GrpcServer) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_service("coordinator", CoordinatorSettings, serve))
+    run_service("coordinator", CoordinatorSettings, serve)

@@ -1,7 +1,6 @@
 """Starts a draft worker: settings, drafter, device thread, server."""
 
 import logging
-import sys
 from functools import partial
 
 from draft_service.config import DraftSettings
@@ -41,4 +40,4 @@ async def serve(settings: DraftSettings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_service("draft_service", DraftSettings, serve))
+    run_service("draft_service", DraftSettings, serve)

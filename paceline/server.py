@@ -232,12 +232,12 @@ async def first_of(*waits: Awaitable[Any]) -> None:
 
 def run_service(
     name: str, settings_class: type[S], serve: Callable[[S], Coroutine[Any, Any, None]]
-) -> int:
+) -> NoReturn:
     """The life of a service's process: settings from options and environment, then `serve`.
 
-    Ends the process. Returns only when a setting is wrong: status 2, and a sentence on standard
-    error.
+    Ends the process, with status 2 and a sentence on standard error where a setting is wrong.
     """
+    status = 0
     _end_when_signalled()
     try:
         settings = load_settings(settings_class, sys.argv[1:], f"python -m {name}")
@@ -245,10 +245,12 @@ def run_service(
         _run(serve(settings))
     except InvalidConfig as error:
         sys.stderr.write(f"{name}: {error.message}\n")
-        return 2
+        sys.stderr.flush()
+        status = 2
     logging.shutdown()
-    # What Python and torch do at their own end takes seconds on a busy machine and keeps nothing.
-    os._exit(0)
+    # What Python and torch do at their own end takes seconds on a busy machine, keeps nothing, and
+    # crashes where other ranks are still there.
+    os._exit(status)
 
 
 def _end_when_signalled() -> None:

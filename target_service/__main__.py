@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -118,4 +117,4 @@ def _info(loaded: WorkerModel, verifier: Verifier, settings: TargetSettings) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(run_service("target_service", TargetSettings, serve))
+    run_service("target_service", TargetSettings, serve)
