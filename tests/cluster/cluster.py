@@ -28,6 +28,7 @@ from tests.cluster.objects import NAMESPACE, Object, Objects
 from tests.cluster.pod import Pod
 from tests.cluster.services import Proxies, Service, hosts_file
 from tests.cluster.starting import Node
+from tests.cluster.stateful_sets import StatefulSet
 from tests.cluster.volumes import CLAIMS
 
 STORED = {"ConfigMap", "PersistentVolumeClaim", "Role", "RoleBinding", "Secret", "ServiceAccount"}
@@ -53,6 +54,7 @@ class Cluster:
         self.api = api
         self.objects = node.objects
         self.deployments: dict[str, Deployment] = {}
+        self.stateful_sets: dict[str, StatefulSet] = {}
         self.services: dict[str, Service] = {}
         self.pods: list[Pod] = []
         """All that there were."""
@@ -87,8 +89,8 @@ class Cluster:
         return path
 
     def scale(self, name: str, replicas: int) -> None:
-        """As `kubectl scale deployment`."""
-        self.deployments[name].scale(replicas)
+        """As `kubectl scale`."""
+        self._controllers[name].scale(replicas)
         self.changed.set()
 
     async def run_hooks(self, items: Iterable[Object], event: str) -> list[Pod]:
@@ -121,8 +123,9 @@ class Cluster:
             await asyncio.sleep(0.02)
 
     async def until_complete(self, *names: str) -> None:
-        """Wait until Deployments, all if none is named, are as they should be; `rollout status`."""
-        watched = [self.deployments[name] for name in names or self.deployments]
+        """Wait until Deployments and StatefulSets, all if none is named, are as they should be."""
+        controllers = self._controllers
+        watched = [controllers[name] for name in names or controllers]
         self.changed.set()
         await self.until(lambda: all(each.is_complete for each in watched), "complete")
 
@@ -138,6 +141,10 @@ class Cluster:
 
     # What it does by itself
 
+    @property
+    def _controllers(self) -> dict[str, Deployment | StatefulSet]:
+        return {**self.deployments, **self.stateful_sets}
+
     def _apply(self, item: Object) -> None:
         kind, name = item["kind"], item["metadata"]["name"]
         if kind in STORED:
@@ -147,6 +154,11 @@ class Cluster:
                 self.deployments[name].item = item
             else:
                 self.deployments[name] = Deployment(item, self._make)
+        elif kind == "StatefulSet":
+            if name in self.stateful_sets:
+                self.stateful_sets[name].item = item
+            else:
+                self.stateful_sets[name] = StatefulSet(item, self._make)
         elif kind == "Service":
             if name in self.services:
                 self.services[name].item = item
@@ -179,8 +191,8 @@ class Cluster:
         while True:
             await self.changed.wait()
             self.changed.clear()
-            for deployment in self.deployments.values():
-                deployment.reconcile()
+            for controller in self._controllers.values():
+                controller.reconcile()
             alive = [pod for pod in self.pods if not pod.is_over]
             for service in self.services.values():
                 if (written := service.write_slice(alive)) is not None:
@@ -193,7 +205,7 @@ class Cluster:
 
     async def stop(self) -> None:
         """Scale everything to nothing; every pod has to end in order, and in its limits."""
-        for name in self.deployments:
+        for name in self._controllers:
             self.scale(name, 0)
         await self.until_complete()
         self.check()

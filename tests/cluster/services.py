@@ -62,6 +62,8 @@ class Service:
                 terminating=pod.is_terminating,
             )
             made["targetRef"] |= {"namespace": NAMESPACE, "name": pod.name}
+            if pod.spec["spec"].get("subdomain") == self.name:
+                made["hostname"] = pod.spec["spec"]["hostname"]
             endpoints.append({**made, "nodeName": "node"})
         ports = [
             {
@@ -99,21 +101,25 @@ class Service:
             port["name"]: [(host, port["port"]) for host in hosts] for port in self.slice["ports"]
         }
 
-    def addresses(self) -> list[str]:
-        """What its name means."""
+    def names(self) -> list[tuple[str, str]]:
+        """Addresses and what they are called: pods as it is, and some by names of their own."""
         if self.address:
-            return [self.address]
-        found = self.slice.get("endpoints", [])
-        return [each["addresses"][0] for each in found if each["conditions"]["ready"]]
+            return [(self.address, self.name)]
+        found = [each for each in self.slice.get("endpoints", []) if each["conditions"]["ready"]]
+        pods = [each for each in found if "hostname" in each]
+        return [
+            *((each["addresses"][0], self.name) for each in found),
+            *((each["addresses"][0], f"{each['hostname']}.{self.name}") for each in pods),
+        ]
 
 
 def hosts_file(services: Iterable[Service]) -> str:
     """What all names mean, as the cluster's DNS would say it."""
     ends = ("", f".{NAMESPACE}", f".{NAMESPACE}.svc", f".{NAMESPACE}.svc.cluster.local")
     return "".join(
-        f"{address} {' '.join(service.name + end for end in ends)}\n"
+        f"{address} {' '.join(name + end for end in ends)}\n"
         for service in services
-        for address in service.addresses()
+        for address, name in service.names()
     )
 
 

@@ -75,7 +75,7 @@ class Release:
 
     def _ready(self, component: str) -> list[Pod]:
         label = "app.kubernetes.io/component"
-        pods = [pod for each in self.cluster.deployments.values() for pod in each.active]
+        pods = [pod for pod in self.cluster.pods if not pod.is_over and not pod.is_terminating]
         return [pod for pod in pods if pod.is_ready and pod.labels[label] == component]
 
 
