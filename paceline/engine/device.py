@@ -152,13 +152,16 @@ def equal_sums() -> None:
     matmul.allow_fp16_reduced_precision_reduction = (False, False)
 
 
-def open_device(name: str) -> Device:
+def open_device(name: str, local_rank: int = 0) -> Device:
     """The device of a setting: `auto`, `cpu`, `cuda` or `cuda:<index>`.
 
-    Raises `InvalidConfig` when it is not there. The environment has `CUBLAS_ENVIRONMENT`.
+    Of the ranks of a host each takes the card of its number, unless it sees one card only. Raises
+    `InvalidConfig` when it is not there. The environment has `CUBLAS_ENVIRONMENT`.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and torch.cuda.device_count() > 1:
+        name = f"cuda:{local_rank}"
     device = find_torch_device(name)
     return CPU if device.type == "cpu" else CudaDevice(device)
 

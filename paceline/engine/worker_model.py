@@ -97,12 +97,12 @@ def build_worker_model(
     return _table_model(settings, max_model_len, feature_layers)
 
 
-def prepare_torch(settings: ModelSettings) -> "Device":
+def prepare_torch(settings: ModelSettings, local_rank: int = 0) -> "Device":
     """Set torch up as the settings say, and find what they compute on. Before torch is imported.
 
     Raises `InvalidConfig`.
     """
-    return _prepared(settings, settings.device)
+    return _prepared(settings, settings.device, local_rank)
 
 
 def prepare_torch_for_head(settings: ModelSettings) -> "Device":
@@ -115,7 +115,7 @@ def prepare_torch_for_head(settings: ModelSettings) -> "Device":
     return _prepared(settings, "cpu")
 
 
-def _prepared(settings: ModelSettings, device: str) -> "Device":
+def _prepared(settings: ModelSettings, device: str, local_rank: int = 0) -> "Device":
     # OpenMP reads it when torch is imported. By default its threads spin for milliseconds after
     # each operation, on cores that other processes need; not at all makes each pass slower.
     set_default_environment({"GOMP_SPINCOUNT": "10000"})
@@ -126,7 +126,7 @@ def _prepared(settings: ModelSettings, device: str) -> "Device":
     set_default_environment(CUBLAS_ENVIRONMENT)
     if settings.num_threads is not None:
         torch.set_num_threads(settings.num_threads)
-    return open_device(device)
+    return open_device(device, local_rank)
 
 
 def memory_share(settings: ModelSettings, device: "Device") -> int:

@@ -32,6 +32,20 @@ def test_without_a_card_auto_is_the_cpu() -> None:
     assert open_device("auto") is open_device("cpu") is CPU
 
 
+@pytest.mark.parametrize(
+    ("name", "num_cards", "expected"), [("auto", 4, 2), ("cuda", 4, 2), ("cuda", 1, 0)]
+)
+def test_each_rank_of_a_host_takes_a_card_of_its_own_unless_it_sees_one(
+    name: str, num_cards: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: num_cards)
+    opened: list[torch.device] = []
+    monkeypatch.setattr("paceline.engine.device.CudaDevice", opened.append)
+    open_device(name, local_rank=2)
+    assert opened == [torch.device("cuda", expected)]
+
+
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "CPU", ""])
 def test_a_device_that_is_none_is_refused_with_the_settings(name: str) -> None:
     with pytest.raises(InvalidConfig, match="expected auto, cpu, cuda or cuda:<index>"):

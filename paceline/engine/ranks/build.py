@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from paceline import __version__
+from paceline.config import set_default_environment
 from paceline.engine.default_model import DEFAULT_MODEL
 from paceline.engine.device import Device, dtype_on
 from paceline.engine.head_features import HeadFeatures, features_of_head
@@ -53,7 +54,9 @@ def build_rank(settings: TargetModelSettings, place: RankPlace) -> WorkerModel |
         InvalidConfig: this rank cannot start, or another one cannot, or was told something else.
         GroupBroken: another rank has ended, or did not come.
     """
-    device = prepare_torch(settings)
+    # transformers, too, looks for its card there.
+    set_default_environment({"LOCAL_RANK": str(place.local_rank)})
+    device = prepare_torch(settings, place.local_rank)
     is_on_cpu = device.torch_device.type == "cpu"
     if is_on_cpu and torch.cuda.is_available():
         raise InvalidConfig(

@@ -34,10 +34,15 @@ class RankPlace:
     """Ranks on this host, which share its memory, cores and ports."""
 
     @property
+    def local_rank(self) -> int:
+        """Its number on this host; launchers number the ranks of a host one after the other."""
+        return self.rank % self.local_size
+
+    @property
     def is_first_of_host(self) -> bool:
         """Whether it is the one that listens where the settings say; the others of a host take any
-        free ports. Launchers number the ranks of a host one after the other."""
-        return self.rank % self.local_size == 0
+        free ports."""
+        return self.local_rank == 0
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.size}"
