@@ -183,10 +183,10 @@ class _Comparison:
 
     def round_overhead(self, url: str, name: str, num_prompts: int) -> Goal:
         """(c): the median of what a round takes beside computing, in milliseconds."""
-        before = _overhead_buckets(url)
+        before = overhead_buckets(url)
         for prompt in self._prompts[:num_prompts]:
             self._stack.run([prompt], self._num_tokens, SPECULATIONS[name])
-        after = _overhead_buckets(url)
+        after = overhead_buckets(url)
         counts = {bound: after[bound] - before[bound] for bound in after}
         return Goal(
             f"overhead of a round in ms, {name}",
@@ -196,7 +196,8 @@ class _Comparison:
         )
 
 
-def _overhead_buckets(url: str) -> dict[float, float]:
+def overhead_buckets(url: str) -> dict[float, float]:
+    """The coordinator's counts of rounds by what they took beside computing."""
     text = httpx.get(f"{url}/metrics", trust_env=False).text
     return {
         float(sample.labels["le"]): sample.value
