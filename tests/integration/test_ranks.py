@@ -64,7 +64,10 @@ def check_exact(model: LanguageModel) -> None:
     rows = fresh_rows(model, TEXT)
     assert same_bits(fresh_rows(model, TEXT, chunk=64), rows)
     kv = model.kv_cache.open(TEXT[:1], salt="")
-    extend(model, kv, TEXT)
+    assert model.kv_cache.reserve(kv, 290)
+    (none,) = model.forward([PassSequence(kv, TEXT[:290], 0)])
+    assert none.shape == (0, model.vocab_size)
+    assert same_bits(extend(model, kv, TEXT[290:]), rows[290:])
     for position, widths in ((300, (1, 2, 3, 7, 16)), (505, (1, 5, 16)), (511, (1, 2))):
         for width in widths:
             model.kv_cache.truncate(kv, position)

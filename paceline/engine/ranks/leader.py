@@ -24,6 +24,7 @@ class MirroredStorage:
     def __init__(self, storage: TorchStorage) -> None:
         self._storage = storage
         self._counter = itertools.count(1)
+        self._free_numbers: list[int] = []
         self._numbers = weakref.WeakKeyDictionary[SequenceStorage, int]()
         self._notes: list[int] = []
         self._dropped: list[int] = []
@@ -49,7 +50,8 @@ class MirroredStorage:
     def allocate_tokens(self, room: int) -> SequenceStorage:
         """New storage for so many tokens, all zeros."""
         storage = self._storage.allocate_tokens(room)
-        self._numbers[storage] = number = next(self._counter)
+        number = self._free_numbers.pop() if self._free_numbers else next(self._counter)
+        self._numbers[storage] = number
         self._notes += [Command.ALLOCATE, number, room]
         # The cache lets go of storages in many places; whoever is the last is heard of here.
         weakref.finalize(storage, self._dropped.append, number).atexit = False
@@ -81,7 +83,9 @@ class MirroredStorage:
         """The commands since the last time; those that nobody uses any more go last."""
         notes, self._notes = self._notes, []
         while self._dropped:
-            notes += [Command.DROP, self._dropped.pop()]
+            number = self._dropped.pop()
+            notes += [Command.DROP, number]
+            self._free_numbers.append(number)
         return notes
 
 
@@ -100,14 +104,14 @@ class LeadingRunner:
 
     def run(self, plan: PassPlan[SequenceStorage]) -> tuple[Tensor, Tensor]:
         """As `PassRunner.run`; raises `GroupBroken` if a rank is lost on the way."""
-        notes = self.storage.taken_notes()
-        self._group.send([Kind.PASS, len(notes), *notes, *encoded(self._numbered(plan))])
         try:
+            notes = self.storage.taken_notes()
+            self._group.send([Kind.PASS, len(notes), *notes, *encoded(self._numbered(plan))])
             return self._runner.run(plan)
         except GroupBroken:
             raise
         except Exception as error:
-            # The others are in the middle of the pass and cannot be called back.
+            # The others are in the middle of the pass, or lack a note, and cannot be called back.
             raise GroupBroken(f"rank 0 failed in the middle of a pass: {error!r}") from error
 
     def _numbered(self, plan: PassPlan[SequenceStorage]) -> PassPlan[int]:

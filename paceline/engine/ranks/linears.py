@@ -126,4 +126,6 @@ class _Joined(_Unfused):
         self._join = group.collect_columns if is_head else group.join_columns
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[0] == 0:  # nobody wants logits of this pass
+            return x.new_empty(0, sum(self._widths))
         return self._join(self._linear(x), self._widths)
