@@ -9,6 +9,7 @@ from trees import indices, ways
 from paceline.engine.kv_cache import KVSequence
 from paceline.engine.kv_storage import SequenceStorage
 from paceline.engine.model import LanguageModel, PassSequence
+from paceline.engine.paged.storage import PagedSequence
 from paceline.rounds import Drafts
 from paceline.token_tree import depth_first
 
@@ -31,6 +32,10 @@ def content(model: LanguageModel, kv: KVSequence[object]) -> list[np.ndarray]:
     features = model.features(kv, 0, kv.num_tokens).view(np.uint16)
     if isinstance(kv.storage, SequenceStorage):
         key_value = kv.storage.key_value[:, :, :, : kv.num_tokens].contiguous()
+        return [key_value.view(torch.uint8).numpy(), features]
+    if isinstance(kv.storage, PagedSequence):
+        slots = kv.storage.slots(0, kv.num_tokens)
+        key_value = model.kv_cache._storage.slots[:, :, slots]
         return [key_value.view(torch.uint8).numpy(), features]
     return [kv.storage[: kv.num_tokens], features]
 

@@ -46,6 +46,10 @@ class Device(Protocol):
         """Whether linear layers may use kernels with a layout of their own."""
 
     @property
+    def pages_kv(self) -> bool:
+        """Whether the KV of all sequences lies in blocks of one pool, or each by itself."""
+
+    @property
     def refuses_varying_width(self) -> bool:
         """Whether a model whose rows depend on the width of a pass is refused, or said to be so."""
 
@@ -68,6 +72,7 @@ class CpuDevice:
     kv_memory_fraction = 0.25
     linear_rows = 16
     packs_weights = True
+    pages_kv = False
     refuses_varying_width = True
 
     @property
@@ -103,6 +108,7 @@ class CudaDevice:
     kv_memory_fraction = 0.9
     linear_rows = 128
     packs_weights = False
+    pages_kv = True
     refuses_varying_width = False
 
     def __init__(self, torch_device: torch.device) -> None:

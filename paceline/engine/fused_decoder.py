@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from paceline.engine.attention import AttentionPass
 from paceline.engine.attention_shape import AttentionShape
 from paceline.engine.elementwise import RotaryTable
 from paceline.engine.features import packed_features
+from paceline.engine.kv_layout import RowAttention
 from paceline.engine.linear import ExactLinear
 from paceline.engine.module_linears import ModuleLinears
 
@@ -96,7 +96,7 @@ class FusedDecoder:
         token_ids: Tensor,  # [N]
         positions: Tensor,  # [N]
         wanted_rows: Tensor,  # [R]
-        attention_pass: AttentionPass,
+        attention_pass: RowAttention,
     ) -> tuple[Tensor, Tensor]:
         """Return the logits `[R, V]` and the features `[N, feature_size]`."""
         shape = self._shape

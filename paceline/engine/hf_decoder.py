@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.activations import ACT2CLS
 
-from paceline.engine.attention import AttentionPass
 from paceline.engine.attention_shape import AttentionShape
 from paceline.engine.elementwise import RotaryTable, apply_row_exact
 from paceline.engine.features import packed_features
+from paceline.engine.kv_layout import RowAttention
 from paceline.engine.linear import ExactLinear
 from paceline.engine.module_linears import ModuleLinears
 from paceline.engine.support import check_attention_arguments, check_attention_layers
@@ -53,7 +53,7 @@ class HFDecoder:
         token_ids: Tensor,  # [N]
         positions: Tensor,  # [N]
         wanted_rows: Tensor,  # [R]
-        attention_pass: AttentionPass,
+        attention_pass: RowAttention,
     ) -> tuple[Tensor, Tensor]:
         """Return the logits `[R, V]` and the features `[N, feature_size]`."""
         output = self._model(

@@ -1,9 +1,9 @@
 """Room for the KV of sequences, and its reuse by content.
 
-Each sequence has contiguous storage that grows by cells (DESIGN: scaled-dot-product attention on a
-CPU wants contiguous keys; block tables are for a paged kernel). Content is found again by a chain
-hash over full blocks of tokens, salted per tenant, and copied on a hit. A released sequence counts
-as free but keeps its content until its cells are needed, least recently used first.
+Each sequence has storage that grows by cells: contiguous on a CPU, whose attention wants contiguous
+keys, blocks of a pool for a paged kernel. Content is found again by a chain hash over full blocks
+of tokens, salted per tenant, and copied on a hit, or shared. A released sequence counts as free but
+keeps its content until its cells are needed, least recently used first.
 
 Knows nothing about tensors: `KVStorage` does. Not thread-safe; the device thread owns it.
 """
@@ -152,6 +152,7 @@ class KVCache(Generic[StorageT]):
         """The sequence has ended: its cells count as free, its registered content can be found."""
         self._running_cells -= kv.num_cells
         if not kv.block_hashes:
+            self._drop(kv)
             return
         for block_hash in kv.block_hashes:
             self._holders.setdefault(block_hash, kv)
@@ -198,6 +199,11 @@ class KVCache(Generic[StorageT]):
         self._retained_cells -= oldest.num_cells
         self.num_evictions += 1
         self.truncate(oldest, 0)
+        self._drop(oldest)
+
+    def _drop(self, kv: "KVSequence[StorageT]") -> None:
+        """Let go of what nobody can find any more, whoever still has the sequence."""
+        kv.storage, kv.num_cells = self._storage.allocate(0), 0
 
 
 def _block_hash(previous: bytes, token_ids: Sequence[int]) -> bytes:

@@ -28,6 +28,14 @@ class SequenceStorage:
     features: Tensor
     """`[room, feature_size]`, half precision."""
 
+    def feature_rows(self, start: int, end: int) -> Tensor:
+        """The features `[end - start, feature_size]` of these tokens."""
+        return self.features[start:end]
+
+    def keep_features(self, start: int, rows: Tensor) -> None:
+        """Keep features `[N, feature_size]` for the tokens from `start` on."""
+        self.features[start : start + len(rows)].copy_(rows)
+
 
 @dataclass(frozen=True, slots=True)
 class TorchStorage:

@@ -1,41 +1,42 @@
 """Runs a planned pass through the layers of a model from transformers.
 
-All sequences' tokens of a pass are concatenated, whatever their number, and run through the layers
-once; only attention looks at one sequence after the other. Logits are computed for the rows that
-are asked for. Knows nothing about sequences' tokens, about the KV cache, and about where a model
-came from.
+All sequences' tokens of a pass run through the layers once, and logits are computed for the rows
+that are asked for. How the KV lies in memory, and so how rows attend to it, is a layout's. Knows
+nothing about sequences' tokens, about the KV cache, and about where a model came from.
 
 Invariant: `LanguageModel`'s, a row of logits has the same bits however it was computed. It holds on
 the thread count that the model was loaded with, which is checked in every pass.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.engine.attention import AttentionPass, SequenceRows, TiledAttention, TreeRows
+from paceline.engine.attention import TiledAttention
 from paceline.engine.attention_shape import AttentionShape
+from paceline.engine.contiguous_layout import ContiguousLayout
 from paceline.engine.device import CPU, Device
 from paceline.engine.fused_decoder import FusedDecoder, can_fuse
 from paceline.engine.hf_decoder import HFDecoder, check_attention
-from paceline.engine.kv_storage import SequenceStorage, TorchStorage
+from paceline.engine.kv_layout import Decoder, KVLayout
+from paceline.engine.kv_storage import TorchStorage
 from paceline.engine.linear import LinearFactory
 from paceline.engine.module_linears import Share, WholeLinears
+from paceline.engine.paged.layout import PagedLayout
+from paceline.engine.paged.storage import PAGE_SIZE, PagedStorage
+from paceline.engine.paged.varlen import choose_kernel
 from paceline.engine.pass_plan import PassPlan
-
-MIN_ROWS = 4
-"""Fewer rows run with copies of the last one: a single row would get other bits from some kernels,
-and the packed linear layers take longer for two rows than for four to six."""
 
 
 class PassRunner:
     """Owns `model` from here on: its weights are repacked in place.
 
     The hidden states of `feature_layers` come out with the logits. Without `share` this process
-    runs the whole model. Raises `InvalidConfig`, naming the feature, for a model that cannot be run
-    exactly.
+    runs the whole model. Where a device pages the KV, its pool has room for `pool_tokens`. Raises
+    `InvalidConfig`, naming the feature, for a model that cannot be run exactly.
     """
 
     def __init__(
@@ -46,31 +47,51 @@ class PassRunner:
         feature_layers: Sequence[int] = (),
         device: Device = CPU,
         share: Share | None = None,
+        pool_tokens: int = 0,
     ) -> None:
         self._num_threads = torch.get_num_threads()
-        self._max_model_len = max_model_len
         shape = AttentionShape.of(model.config) if share is None else share.shape(model.config)
         model.requires_grad_(False).eval()
         if share is not None:
             share.let_shapes_fit()
         windows = check_attention(model, shape)
-        self._attention = TiledAttention(shape, model.dtype, max_model_len)
         factory = LinearFactory(model.dtype, use_packed_linears, device)
         linears = WholeLinears(factory) if share is None else share.linears(factory)
-        self._decoder = (
+        decoder: Decoder = (
             FusedDecoder(model, linears, shape, windows, max_model_len, feature_layers)
             if can_fuse(model)
             else HFDecoder(model, linears, max_model_len, feature_layers)
         )
-        self.has_exact_linears = not factory.varying_shapes
-        """Whether the rows of all linear layers are exact; on a CPU others are refused."""
-        self.storage = TorchStorage(
-            shape, model.dtype, len(feature_layers) * model.config.hidden_size
-        )
+        self.has_exact_rows = not factory.varying_shapes
+        """Whether the rows of all parts are exact; on a CPU other parts are refused."""
+        feature_size = len(feature_layers) * model.config.hidden_size
+        self._layout: KVLayout
+        if device.pages_kv and share is None:
+            kernel = choose_kernel(shape, model.dtype, device.torch_device, max_model_len)
+            self.has_exact_rows &= kernel.has_exact_rows
+            num_blocks = -(-pool_tokens // PAGE_SIZE)
+            self._layout = PagedLayout(
+                decoder,
+                PagedStorage(shape, model.dtype, num_blocks, feature_size, device.torch_device),
+                kernel,
+                row_block=device.linear_rows,
+                captures=isinstance(decoder, FusedDecoder),
+            )
+        else:
+            self._layout = ContiguousLayout(
+                decoder,
+                TorchStorage(shape, model.dtype, feature_size),
+                TiledAttention(shape, model.dtype, max_model_len),
+                max_model_len,
+            )
+
+    @property
+    def storage(self) -> Any:
         """Makes what the passes' keys and values are kept in."""
+        return self._layout.storage
 
     @torch.inference_mode()
-    def run(self, plan: PassPlan[SequenceStorage]) -> tuple[Tensor, Tensor]:
+    def run(self, plan: PassPlan[Any]) -> tuple[Tensor, Tensor]:
         """Write the keys and values of all rows.
 
         Return the logits `[R, V]` of those that are wanted, and the features
@@ -81,27 +102,4 @@ class PassRunner:
                 f"The model was loaded for {self._num_threads} threads and is run with "
                 f"{torch.get_num_threads()}; its results would have other bits."
             )
-        sequences = [self._rows(*planned) for planned in plan.sequences]
-        trees = [
-            TreeRows(slice(tree.first_row, tree.first_row + tree.num_rows), tree.storage.key_value)
-            for tree in plan.trees
-        ]
-        logits, features = self._decoder.run(
-            torch.tensor(_filled(plan.token_ids)),
-            torch.tensor(_filled(plan.positions)),
-            torch.tensor(_filled(plan.wanted_rows), dtype=torch.long),
-            AttentionPass(self._attention, sequences, trees),
-        )
-        return logits[: len(plan.wanted_rows)], features
-
-    def _rows(
-        self, storage: SequenceStorage, first_row: int, position: int, num_rows: int
-    ) -> SequenceRows:
-        room = min(len(storage.features), self._max_model_len)
-        assert position + num_rows <= room, "the caller has reserved the room"
-        return SequenceRows(self._attention, storage.key_value, first_row, position, num_rows)
-
-
-def _filled(rows: list[int]) -> list[int]:
-    """The rows, with copies of the last one up to `MIN_ROWS`; none stay none."""
-    return rows + rows[-1:] * (MIN_ROWS - len(rows))
+        return self._layout.run(plan)

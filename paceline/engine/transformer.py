@@ -6,7 +6,7 @@ drafts and acceptance, and nothing about where a model came from.
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from paceline.engine.device import CPU, Device
 from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.features import check_feature_layers
 from paceline.engine.kv_cache import KVCache, KVSequence
-from paceline.engine.kv_storage import CELL_SIZE, SequenceStorage
 from paceline.engine.model import Features, Logits, PassSequence
 from paceline.engine.pass_plan import plan_pass
 from paceline.engine.pass_runner import PassRunner
@@ -36,10 +35,10 @@ class TransformerModel:
     """Owns `model` from here on: its weights are repacked in place.
 
     `max_model_len` is at most what the model was made for; `kv_cache_tokens` is the room for the KV
-    of all sequences, rounded up to cells of 512 tokens. The hidden states of `feature_layers` are
-    kept, and go through `projection` on their way out. With a `share` this is rank 0, and the other
-    ranks follow. Raises `InvalidConfig`, naming the feature,
-    for a model that cannot be run exactly.
+    of all sequences, rounded up to cells of 512 tokens, or blocks of 256 where the device pages it.
+    The hidden states of `feature_layers` are kept, and go through `projection` on their way out.
+    With a `share` this is rank 0, and the other ranks follow. Raises `InvalidConfig`, naming the
+    feature, for a model that cannot be run exactly.
     """
 
     def __init__(
@@ -67,13 +66,22 @@ class TransformerModel:
         self._model_type = config.model_type
         self._dtype = model.dtype
         self._device = device
-        runner = PassRunner(model, max_model_len, use_packed_linears, feature_layers, device, share)
+        runner = PassRunner(
+            model,
+            max_model_len,
+            use_packed_linears,
+            feature_layers,
+            device,
+            share,
+            kv_cache_tokens,
+        )
         self._runner = runner if share is None else LeadingRunner(runner, share.group)
         self._num_ranks = 1 if share is None else share.group.size
         self._kept_size: int = len(feature_layers) * config.hidden_size
         self._projection = projection
-        self._kv_cache = KVCache(self._runner.storage, -(-kv_cache_tokens // CELL_SIZE))
-        self.varies_with_width = not self._runner.has_exact_linears
+        storage = self._runner.storage
+        self._kv_cache: KVCache[Any] = KVCache(storage, -(-kv_cache_tokens // storage.cell_size))
+        self.varies_with_width = not self._runner.has_exact_rows
         """Whether a row's bits depend on how it is computed; never on a CPU."""
         self.numerics = self._digest()
 
@@ -88,7 +96,7 @@ class TransformerModel:
         return self._max_model_len
 
     @property
-    def kv_cache(self) -> KVCache[SequenceStorage]:
+    def kv_cache(self) -> KVCache[Any]:
         """The KV of all sequences of this model."""
         return self._kv_cache
 
@@ -97,9 +105,9 @@ class TransformerModel:
         """Numbers in the features of a token; 0 when none are kept."""
         return self._kept_size if self._projection is None else self._projection.size
 
-    def features(self, kv: KVSequence[SequenceStorage], start: int, end: int) -> Features:
+    def features(self, kv: KVSequence[Any], start: int, end: int) -> Features:
         """The features `[end - start, feature_size]` of computed tokens."""
-        kept = kv.storage.features[start:end].cpu()
+        kept = kv.storage.feature_rows(start, end).cpu()
         if self._projection is not None:
             return self._projection.project(kept)
         rows: Features = kept.numpy()
@@ -158,7 +166,7 @@ def _keep_features(batch: Sequence[PassSequence], features: Tensor) -> None:
     for part in batch:
         start, end_row = part.kv.num_tokens, first_row + len(part.token_ids)
         stem, tree = features[first_row:end_row].split((part.num_stem, len(part.tree)))
-        part.kv.storage.features[start : start + part.num_stem].copy_(stem)
+        part.kv.storage.keep_features(start, stem)
         if part.kv.tree is not None:
-            part.kv.tree.features.copy_(tree)
+            part.kv.tree.keep_features(0, tree)
         first_row = end_row

@@ -18,7 +18,7 @@ class Follower:
     def __init__(self, runner: PassRunner, group: RankGroup) -> None:
         """Wait until all ranks could run a pass; raises what `RankGroup.meet` raises."""
         group.meet()
-        group.least(int(runner.has_exact_linears))
+        group.least(int(runner.has_exact_rows))
         self._runner = runner
         self._group = group
         self._storages = Storages(runner.storage)

@@ -97,8 +97,8 @@ class LeadingRunner:
         self._runner = runner
         self._group = group
         group.meet()
-        self.has_exact_linears = bool(group.least(int(runner.has_exact_linears)))
-        """Whether the rows of all ranks' linear layers are exact."""
+        self.has_exact_rows = bool(group.least(int(runner.has_exact_rows)))
+        """Whether the rows of all ranks are exact."""
         self.storage = MirroredStorage(runner.storage)
         """Makes what the passes' keys and values are kept in."""
 

@@ -1,0 +1,110 @@
+"""Passes that are captured once and replayed on other numbers.
+
+A captured pass reads its inputs from one tensor and leaves its results in others, always the same
+ones; in between it may neither look at a number on the host, nor make a tensor of numbers of the
+host's, nor have shapes that depend on numbers. `CudaGraph` has CUDA record the launches.
+`EagerGraph` is its double for a CPU: it runs the function every time, and refuses what a card could
+not have captured, so that tests without a card show what can be shown without one.
+
+Knows nothing about what a pass is.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Results = tuple[Tensor, ...]
+Pass = Callable[[Tensor], Results]
+
+WARM_UP_RUNS = 2
+"""Before a capture: libraries allocate their workspaces in the first runs."""
+_HOST_READS = frozenset(
+    {"item", "_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2"}
+)
+"""Operations that wait for the device, or whose results have shapes that depend on numbers."""
+_FROM_HOST = "lift_fresh"
+"""What torch does last when it makes a tensor of Python's numbers."""
+
+
+class PassGraph(Protocol):
+    """One captured pass."""
+
+    def replay(self, numbers: Tensor) -> Results:
+        """Run it on these numbers; the results are overwritten by the next replay."""
+
+
+class CudaGraph:
+    """A pass as CUDA has recorded it; all graphs of one `pool` share their memory."""
+
+    def __init__(self, function: Pass, numbers: Tensor, device: torch.device, pool: Any) -> None:
+        self._numbers = numbers.to(device)
+        beside = torch.cuda.Stream(device)
+        beside.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(beside):
+            for _ in range(WARM_UP_RUNS):
+                function(self._numbers)
+        torch.cuda.current_stream(device).wait_stream(beside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            self._results = function(self._numbers)
+
+    def replay(self, numbers: Tensor) -> Results:
+        """Run it on these numbers; the results are overwritten by the next replay."""
+        self._numbers.copy_(numbers.pin_memory(), non_blocking=True)
+        self._graph.replay()
+        return self._results
+
+
+class EagerGraph:
+    """A pass that could be captured, run on a CPU; an assertion fails for one that could not."""
+
+    def __init__(self, function: Pass, numbers: Tensor) -> None:
+        self._function = function
+        self._numbers = numbers.clone()
+        results, self._operations = self._run()
+        self._results = tuple(result.clone() for result in results)
+
+    def replay(self, numbers: Tensor) -> Results:
+        """Run it on these numbers; the results are overwritten by the next replay."""
+        assert numbers.shape == self._numbers.shape, "a graph has inputs of one shape"
+        self._numbers.copy_(numbers)
+        results, operations = self._run()
+        assert operations == self._operations, "a graph is the same operations every time"
+        for kept, result in zip(self._results, results, strict=True):
+            kept.copy_(result)
+        return self._results
+
+    def _run(self) -> tuple[Results, list[Any]]:
+        with _Recorder() as recorder:
+            return self._function(self._numbers), recorder.operations
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes operations with all that a graph would fix of them, and refuses what it could not."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
+        self.operations: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in _HOST_READS, f"a graph cannot have {name}: it waits for a number"
+        assert name != _FROM_HOST, "a graph cannot make a tensor of numbers of the host's"
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self.operations.append((str(func), _fixed(args), _fixed(kwargs)))
+        return result
+
+
+def _fixed(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        assert value.dtype != torch.bool or value.ndim != 1, "a graph has no rows picked by a mask"
+        return tuple(value.shape), value.dtype
+    if isinstance(value, list | tuple):
+        return tuple(_fixed(entry) for entry in value)
+    if isinstance(value, dict):
+        return tuple((key, _fixed(entry)) for key, entry in sorted(value.items()))
+    return repr(value)
