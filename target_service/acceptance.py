@@ -30,9 +30,10 @@ from typing import Protocol
 
 import numpy as np
 
+from paceline.engine.device_rows import chosen_token
 from paceline.engine.draws import Draws, Law, draft_law
 from paceline.engine.grammar import GrammarState
-from paceline.engine.model import Logits
+from paceline.engine.model import Rows
 from paceline.engine.sampling import choose_token, token_law
 from paceline.rounds import AcceptanceRule, Drafts, SequenceSettings, Support
 from paceline.token_tree import children
@@ -60,7 +61,7 @@ class Chance(Protocol):
 
 
 def accept_drafts(
-    logits: Logits,  # [1 + K, V], the rows behind the last committed token and behind each draft
+    logits: Rows,  # [1 + K, V], the rows behind the last committed token and behind each draft
     drafts: Drafts,  # one id that the target lacks may follow the K of a chain; never accepted
     settings: SequenceSettings,
     context: "array[int]",  # the tokens of the sequence so far; not changed
@@ -112,20 +113,27 @@ def useful_drafts(
 
 
 def coupled(
-    logits: Logits,
+    logits: Rows,
     drafts: Drafts,
     settings: SequenceSettings,
     context: "array[int]",
     grammar: GrammarState | None,
 ) -> Acceptance:
-    """The target's own choices, for as long as a draft says each of them behind the one before."""
+    """The target's own choices, for as long as a draft says each of them behind the one before.
+
+    Where the model has chosen by a row already, the row is not looked at.
+    """
     following = children(drafts)
     tokens = context[:]
     last_draft = -1
     num_accepted = 0
     while True:
-        allowed = grammar.allowed(tokens) if grammar else None
-        token_id = choose_token(logits[1 + last_draft], settings, len(tokens), tokens, allowed)
+        chosen = chosen_token(logits, 1 + last_draft)
+        if chosen is not None:
+            token_id = chosen.token_id
+        else:
+            allowed = grammar.allowed(tokens) if grammar else None
+            token_id = choose_token(logits[1 + last_draft], settings, len(tokens), tokens, allowed)
         tokens.append(token_id)
         draft = following.get((last_draft, token_id))
         if draft is not None:

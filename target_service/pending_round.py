@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
+from paceline.engine.device_rows import choosable
 from paceline.engine.kv_cache import KVSequence
 from paceline.engine.model import PassSequence
 from paceline.engine.sequences import EngineSequence
-from paceline.rounds import Drafts, RoundTiming, VerifyResult
+from paceline.rounds import Drafts, RoundTiming, SequenceSettings, VerifyResult
 from paceline.token_tree import depths
 from target_service.scoring import Scoring
 
@@ -65,7 +66,13 @@ class PendingRound:
         if self.is_prefill and len(token_ids) > prefill_rows:
             # The last committed token stays for the pass that runs the drafts.
             return PassSequence(kv, token_ids[: min(prefill_rows, len(token_ids) - num_logits)], 0)
-        return PassSequence(kv, token_ids, num_logits, self.drafts.parents)
+        return PassSequence(kv, token_ids, num_logits, self.drafts.parents, self._choosable)
+
+    @property
+    def _choosable(self) -> SequenceSettings | None:
+        """By which the model may choose; log-probabilities are read off the rows."""
+        settings = self.sequence.settings
+        return choosable(settings) if settings.num_logprobs is None else None
 
     def timed(self, result: VerifyResult, num_rows: int, num_sequences: int) -> VerifyResult:
         """The result of a pass of so many rows and sequences, with the times of this round."""

@@ -7,8 +7,9 @@ nothing about how tokens are chosen.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.engine.device_rows import host_rows
 from paceline.engine.logprobs import token_logprobs
-from paceline.engine.model import Logits
+from paceline.engine.model import Rows
 from paceline.engine.sequences import EngineSequence
 from paceline.rounds import SequenceSettings, TokenLogprobs
 
@@ -18,7 +19,7 @@ MAX_SCORED_ROWS = 128
 
 def committed_logprobs(
     token_ids: Sequence[int],
-    logits: Logits,  # [1 + K, V], the rows behind the last committed token and behind each draft
+    logits: Rows,  # [1 + K, V], the rows behind the last committed token and behind each draft
     path: Sequence[int],  # the drafts that were accepted
     settings: SequenceSettings,
 ) -> tuple[TokenLogprobs, ...]:
@@ -51,11 +52,11 @@ class Scoring:
         chunk = token_ids[: min(max_rows, num_unscored + MAX_SCORED_ROWS)]
         return list(chunk), max(len(chunk) - num_unscored, 0)
 
-    def score(self, sequence: EngineSequence, logits: Logits) -> tuple[TokenLogprobs, ...]:
+    def score(self, sequence: EngineSequence, logits: Rows) -> tuple[TokenLogprobs, ...]:
         """Of the next tokens, in the places of the rows [n, V]."""
         start = self.next_position
         self.next_position += len(logits)
         token_ids = sequence.log.token_ids[start : self.next_position]
         num_top = sequence.settings.num_logprobs or 0
-        pairs = zip(token_ids, logits, strict=True)
+        pairs = zip(token_ids, host_rows(logits), strict=True)
         return tuple(token_logprobs(row, token_id, num_top) for token_id, row in pairs)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from paceline.engine.grammar import Grammars
-from paceline.engine.model import LanguageModel, Logits, PassSequence
+from paceline.engine.model import LanguageModel, PassSequence, Rows
 from paceline.engine.pass_counts import PassCounts
 from paceline.engine.sequences import EngineSequence, Held, SequenceTable
 from paceline.errors import InvalidRequest
@@ -213,7 +213,7 @@ class Verifier:
             shares = self._schedule()
         return shares
 
-    def _answer(self, pending: PendingRound, logits: Logits) -> VerifyResult:
+    def _answer(self, pending: PendingRound, logits: Rows) -> VerifyResult:
         try:
             if pending.scoring is not None:
                 return self._score(pending, pending.scoring, logits)
@@ -223,7 +223,7 @@ class Verifier:
         except FloatingPointError as error:  # not a number, in this sequence's rows
             return self._fail(pending, RoundErrorReason.INTERNAL, error)
 
-    def _score(self, pending: PendingRound, scoring: Scoring, logits: Logits) -> VerifyResult:
+    def _score(self, pending: PendingRound, scoring: Scoring, logits: Rows) -> VerifyResult:
         sequence = pending.sequence
         start = scoring.next_position
         logprobs = scoring.score(sequence, logits)
@@ -235,7 +235,7 @@ class Verifier:
             sequence.sequence_id, pending.round, start=start, logprobs=logprobs, last=last
         )
 
-    def _commit(self, pending: PendingRound, logits: Logits) -> VerifyResult:
+    def _commit(self, pending: PendingRound, logits: Rows) -> VerifyResult:
         sequence = pending.sequence
         start = len(sequence.log)
         settings, token_ids = sequence.settings, sequence.log.token_ids

@@ -1,12 +1,12 @@
-"""A CUDA device whose card is the CPU: what it says is CUDA's, what it computes is here."""
+"""Devices that do what CUDA ones do, and compute on the CPU."""
 
 import torch
 
-from paceline.engine.device import CudaDevice, equal_sums
+from paceline.engine.device import CpuDevice, CudaDevice, equal_sums
 
 
 class CudaDouble(CudaDevice):
-    """All that a worker does for CUDA, where there is no card."""
+    """All that a worker does for CUDA, where there is no card: what it says is CUDA's."""
 
     def __init__(self, free_bytes: int = 2**20) -> None:
         self._free_bytes = free_bytes
@@ -24,3 +24,9 @@ class CudaDouble(CudaDevice):
 
     def synchronize(self) -> None:
         pass
+
+
+class ChoosingCpu(CpuDevice):
+    """The CPU, with its bits, where tokens are chosen as they are on a card."""
+
+    chooses_tokens = True

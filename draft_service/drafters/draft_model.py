@@ -6,8 +6,9 @@ With the target's own weights this is the method `self`, which accepts everythin
 import logging
 from typing import Protocol
 
-from draft_service.drafters.token_choice import TokenChoice
+from draft_service.drafters.token_choice import TokenChoice, add_chosen
 from draft_service.proposer import Proposal
+from paceline.engine.device_rows import choosable, chosen_token
 from paceline.engine.grammar import Grammars
 from paceline.engine.model import LanguageModel, Logits, PassSequence
 from paceline.engine.sequences import EngineSequence, SequenceTable
@@ -44,6 +45,7 @@ class ModelDrafter:
         """
         self._model = model
         self._choice = choice or TokenChoice(grammars)
+        self._may_model_choose = choice is None
         self._table = SequenceTable(model.kv_cache)
         self._has_warned = False
 
@@ -73,7 +75,10 @@ class ModelDrafter:
         for (proposal, work), logits in zip(running, rows, strict=True):
             sequence = proposal.sequence
             self._table.ran(sequence, work.token_ids)
-            if work.num_logits:
+            chosen = chosen_token(logits, -1) if work.num_logits else None
+            if chosen is not None:
+                add_chosen(proposal, chosen)
+            elif work.num_logits:
                 self._choice.add(proposal, logits[-1])
 
     def _work(self, proposal: Proposal, kept: list[EngineSequence]) -> PassSequence | None:
@@ -91,7 +96,10 @@ class ModelDrafter:
             self._warn_of_unknown(max(token_ids))
             return None
         chunk = token_ids[:MAX_CHUNK]
-        return PassSequence(kv, chunk, 1 if len(chunk) == len(token_ids) else 0)
+        if len(chunk) < len(token_ids):
+            return PassSequence(kv, chunk, 0)
+        settings = choosable(sequence.settings) if self._may_model_choose else None
+        return PassSequence(kv, chunk, 1, settings=settings, wants_confidence=True)
 
     def _warn_of_unknown(self, token_id: int) -> None:
         """Once: a token that begins every text, for one, means that there are never any drafts."""

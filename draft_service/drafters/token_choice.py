@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from draft_service.draft_tree import DraftTree
 from draft_service.proposer import Proposal
+from paceline.engine.device_rows import ChosenToken
 from paceline.engine.draws import Draws
 from paceline.engine.grammar import Grammars
 from paceline.engine.logits_processing import TokenMask
@@ -136,6 +137,13 @@ class TokenChoice:
         return True
 
 
+def add_chosen(proposal: Proposal, chosen: ChosenToken) -> None:
+    """Propose what a row says by the coupled rule."""
+    proposal.add(chosen.token_id, chosen.confidence)
+    if not proposal.is_done:
+        proposal.is_worth_a_step(USUAL_CONFIDENCE)
+
+
 def _add_token(proposal: Proposal, logits: Logits) -> None:
     log, settings = proposal.sequence.log, proposal.sequence.settings
     context = log.token_ids + array("I", proposal.token_ids)
@@ -143,9 +151,8 @@ def _add_token(proposal: Proposal, logits: Logits) -> None:
     allowed = _allowed(proposal.sequence, context)
     if not settings.samples_drafts:
         sure = confidence(logits, settings, position, context, allowed)
-        proposal.add(choose_token(logits, settings, position, context, allowed), sure)
-        if not proposal.is_done:
-            proposal.is_worth_a_step(USUAL_CONFIDENCE)
+        token_id = choose_token(logits, settings, position, context, allowed)
+        add_chosen(proposal, ChosenToken(token_id, sure))
         return
     law = token_law(logits, settings, position, context, allowed)
     proposal.add_sampled(*Draws(settings, start=len(log)).draft(position, law))

@@ -8,13 +8,16 @@ from time import perf_counter
 
 from paceline.engine.kv_cache import KVSequence
 from paceline.engine.model import LanguageModel, PassSequence
-from paceline.rounds import PassCost
+from paceline.rounds import PassCost, SequenceSettings
 
 ROWS = (1, 4, 6, 8, 16)
 CONTEXTS = (256, 1024, 4096)
 NUM_REPEATS = 3
 MAX_SECONDS = 2.0
 """No measurement begins later than this."""
+
+_GREEDY = SequenceSettings(max_length=2**32 - 1)
+"""A pass whose tokens are chosen on the device includes that, and no copy of its rows."""
 
 
 def measure_pass_costs(model: LanguageModel) -> tuple[PassCost, ...]:
@@ -44,6 +47,6 @@ def _milliseconds(model: LanguageModel, kv: KVSequence[object], rows: int, conte
         # What the context's keys and values say takes no time: nothing has to be computed for it.
         kv.num_tokens = context
         start = perf_counter()
-        model.forward([PassSequence(kv, [0] * rows, rows)])
+        model.forward([PassSequence(kv, [0] * rows, rows, settings=_GREEDY)])
         durations.append(perf_counter() - start)
     return 1000 * min(durations)

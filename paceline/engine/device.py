@@ -54,6 +54,10 @@ class Device(Protocol):
         """Whether a model whose rows depend on the width of a pass is refused, or said to be so."""
 
     @property
+    def chooses_tokens(self) -> bool:
+        """Whether tokens are chosen there, so that rows of logits stay where they are."""
+
+    @property
     def facts(self) -> tuple[str, ...]:
         """What of the machine decides the bits of a row."""
 
@@ -74,6 +78,7 @@ class CpuDevice:
     packs_weights = True
     pages_kv = False
     refuses_varying_width = True
+    chooses_tokens = False
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -110,6 +115,7 @@ class CudaDevice:
     packs_weights = False
     pages_kv = True
     refuses_varying_width = False
+    chooses_tokens = True
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device

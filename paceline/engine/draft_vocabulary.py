@@ -6,12 +6,14 @@ two ways: `d2t` holds distances, `token_map` the tokens themselves.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from paceline.engine.device_rows import host_rows
 from paceline.engine.head_tensors import INTEGERS, HeadTensors
 from paceline.engine.kv_cache import KVCache, KVSequence
 from paceline.engine.model import Features, LanguageModel, Logits, PassSequence
@@ -76,8 +78,11 @@ class DraftVocabularyModel:
 
     def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
         """Run one pass; minus infinity for tokens that cannot be proposed."""
+        # The model knows its own tokens only: what it would choose is not the target's.
+        unsettled = [replace(part, settings=None) for part in batch]
         return [
-            self._vocabulary.spread(torch.from_numpy(rows)) for rows in self._model.forward(batch)
+            self._vocabulary.spread(torch.from_numpy(host_rows(rows)))
+            for rows in self._model.forward(unsettled)
         ]
 
 

@@ -45,23 +45,31 @@ def processed_logits(
 
     Without anything to change it is `logits` itself.
     """
-    banned_ids = settings.stop_token_ids if position < settings.min_length else ()
-    has_penalty = _has_penalty(settings)
-    if not settings.logit_bias and not banned_ids and not has_penalty and allowed is None:
+    if allowed is None and changes_nothing(settings, position):
         return logits
     processed = logits.astype(np.float64)
     for token_id, bias in settings.logit_bias:
         if token_id < len(logits):
             processed[token_id] += bias if bias > BAN else -math.inf
-    if has_penalty:
+    if _has_penalty(settings):
         _penalize(processed, settings, context)
     if allowed is not None:
         processed[~allowed] = -math.inf
         return processed
-    for token_id in banned_ids:
+    for token_id in _banned_ids(settings, position):
         if token_id < len(logits):
             processed[token_id] = -math.inf
     return processed
+
+
+def changes_nothing(settings: SequenceSettings, position: int) -> bool:
+    """Whether the logits at a position stay as they are, but for what a grammar bans."""
+    banned_ids = _banned_ids(settings, position)
+    return not (settings.logit_bias or banned_ids or _has_penalty(settings))
+
+
+def _banned_ids(settings: SequenceSettings, position: int) -> tuple[int, ...]:
+    return settings.stop_token_ids if position < settings.min_length else ()
 
 
 def _has_penalty(settings: SequenceSettings) -> bool:

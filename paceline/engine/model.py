@@ -14,10 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.engine.device_rows import DeviceRows
 from paceline.engine.kv_cache import KVCache, KVSequence
+from paceline.rounds import SequenceSettings
 from paceline.token_tree import Branch, branches
 
 Logits = NDArray[np.float32]
+Rows = Logits | DeviceRows
+"""Of one sequence; on the device only if it brought settings."""
 Features = NDArray[np.float16]
 """Hidden states of tokens `[N, feature_size]`: those of several layers, one behind the other."""
 
@@ -33,6 +37,11 @@ class PassSequence:
     tree: Sequence[int] = ()
     """The parents of a depth-first tree (`paceline.token_tree`) when the last so many of
     `token_ids` are one; it grows from the token before them, and each of them gets a row."""
+    settings: SequenceSettings | None = None
+    """By which a model may choose the tokens behind the rows itself (`DeviceRows`, where whoever
+    asked finds them); None: the rows are to be looked at."""
+    wants_confidence: bool = False
+    """Whether it then says, too, how sure it is."""
 
     @property
     def num_stem(self) -> int:
@@ -73,7 +82,7 @@ class LanguageModel(Protocol):
         They may change with the next pass: copy what is to be kept.
         """
 
-    def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
+    def forward(self, batch: Sequence[PassSequence]) -> Sequence[Rows]:
         """Run one pass; return float32 `[num_logits, V]` per sequence, in order.
 
         Writes the KV of all `token_ids` and advances `kv.num_tokens` by their number. The caller

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from paceline.engine.chosen_rows import chosen_rows
 from paceline.engine.device import CPU, Device
+from paceline.engine.device_rows import host_rows
 from paceline.engine.feature_projection import FeatureProjection
 from paceline.engine.features import check_feature_layers
 from paceline.engine.kv_cache import KVCache, KVSequence
-from paceline.engine.model import Features, Logits, PassSequence
+from paceline.engine.model import Features, Logits, PassSequence, Rows
 from paceline.engine.pass_plan import plan_pass
 from paceline.engine.pass_runner import PassRunner
 from paceline.engine.ranks.leader import LeadingRunner
@@ -113,7 +115,7 @@ class TransformerModel:
         rows: Features = kept.numpy()
         return rows
 
-    def forward(self, batch: Sequence[PassSequence]) -> list[Logits]:
+    def forward(self, batch: Sequence[PassSequence]) -> list[Rows]:
         """Run one pass; return float32 `[num_logits, V]` per sequence, in order."""
         plan = plan_pass(batch, self._runner.storage)
         logits, features = self._runner.run(plan)
@@ -121,9 +123,11 @@ class TransformerModel:
             _keep_features(batch, features)
         for part in batch:
             part.kv.num_tokens += part.num_stem
+        if self._device.chooses_tokens:
+            return chosen_rows(batch, plan, logits[:, : self._vocab_size])
         rows_of_logits: Logits = logits[:, : self._vocab_size].float().cpu().numpy()
         bounds = np.cumsum([part.num_logits for part in batch])[:-1]
-        return np.split(rows_of_logits, bounds)
+        return [*np.split(rows_of_logits, bounds)]
 
     def _digest(self) -> str:
         """Digest of everything that decides the bits of a row, and a first proof of exactness.
@@ -136,9 +140,10 @@ class TransformerModel:
         kv = self._kv_cache.open(text, salt="")
         if not self._kv_cache.reserve(kv, len(text)):
             raise InvalidConfig("kv_cache_tokens is 0; room for at least one token was expected.")
-        (at_once,) = self.forward([PassSequence(kv, text, len(text))])
+        at_once = host_rows(self.forward([PassSequence(kv, text, len(text))])[0])
         self._kv_cache.truncate(kv, len(text) - 8)
-        one_by_one = [self.forward([PassSequence(kv, [token], 1)])[0] for token in text[-8:]]
+        passes = (self.forward([PassSequence(kv, [token], 1)]) for token in text[-8:])
+        one_by_one = [host_rows(rows) for (rows,) in passes]
         self._kv_cache.release(kv)
         if not np.array_equal(np.concatenate(one_by_one), at_once[-8:]):
             if self._device.refuses_varying_width:
