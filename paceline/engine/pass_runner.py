@@ -75,7 +75,6 @@ class PassRunner:
                 PagedStorage(shape, model.dtype, num_blocks, feature_size, device.torch_device),
                 kernel,
                 row_block=device.linear_rows,
-                captures=isinstance(decoder, FusedDecoder),
             )
         else:
             self._layout = ContiguousLayout(

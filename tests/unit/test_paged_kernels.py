@@ -54,7 +54,6 @@ def attend(
     return wave.attend(query, *keys.blocks, scaling, window).unflatten(0, (-1, TILE_SIZE))
 
 
-@pytest.mark.usefixtures("several_threads")
 @pytest.mark.parametrize("window", [None, 1, 40, 300])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

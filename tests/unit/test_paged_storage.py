@@ -190,4 +190,4 @@ class PagedMachine(RuleBasedStateMachine):
 
 
 TestPool = PagedMachine.TestCase
-TestPool.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestPool.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

@@ -3,8 +3,8 @@
 A captured pass reads its inputs from one tensor and leaves its results in others, always the same
 ones; in between it may neither look at a number on the host, nor make a tensor of numbers of the
 host's, nor have shapes that depend on numbers. `CudaGraph` has CUDA record the launches.
-`EagerGraph` is its double for a CPU: it runs the function every time, and refuses what a card could
-not have captured, so that tests without a card show what can be shown without one.
+`EagerGraph` is its double for other devices: it runs the function every time, and refuses what a
+card could not have captured, so that tests without a card show what can be shown without one.
 
 Knows nothing about what a pass is.
 """
@@ -20,7 +20,7 @@ Results = tuple[Tensor, ...]
 Pass = Callable[[Tensor], Results]
 
 WARM_UP_RUNS = 2
-"""Before a capture: libraries allocate their workspaces in the first runs."""
+"""Before a capture: in the first runs libraries allocate workspaces, and models their tables."""
 _HOST_READS = frozenset(
     {"item", "_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "_unique2"}
 )
@@ -59,11 +59,12 @@ class CudaGraph:
 
 
 class EagerGraph:
-    """A pass that could be captured, run on a CPU; an assertion fails for one that could not."""
+    """A pass that could be captured, run each time; an assertion fails for one that could not."""
 
-    def __init__(self, function: Pass, numbers: Tensor) -> None:
+    def __init__(self, function: Pass, numbers: Tensor, device: torch.device) -> None:
         self._function = function
-        self._numbers = numbers.clone()
+        self._numbers = torch.empty_like(numbers, device=device).copy_(numbers)
+        function(self._numbers)
         results, self._operations = self._run()
         self._results = tuple(result.clone() for result in results)
 
@@ -78,15 +79,16 @@ class EagerGraph:
         return self._results
 
     def _run(self) -> tuple[Results, list[Any]]:
-        with _Recorder() as recorder:
+        with _Recorder(self._numbers.device) as recorder:
             return self._function(self._numbers), recorder.operations
 
 
 class _Recorder(TorchDispatchMode):
     """Notes operations with all that a graph would fix of them, and refuses what it could not."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
+        self._device = device
         self.operations: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,17 +96,18 @@ class _Recorder(TorchDispatchMode):
         assert name not in _HOST_READS, f"a graph cannot have {name}: it waits for a number"
         assert name != _FROM_HOST, "a graph cannot make a tensor of numbers of the host's"
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        self.operations.append((str(func), _fixed(args), _fixed(kwargs)))
-        return result
+        self.operations.append((str(func), self._fixed(args), self._fixed(kwargs)))
+        return func(*args, **kwargs)
 
-
-def _fixed(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        assert value.dtype != torch.bool or value.ndim != 1, "a graph has no rows picked by a mask"
-        return tuple(value.shape), value.dtype
-    if isinstance(value, list | tuple):
-        return tuple(_fixed(entry) for entry in value)
-    if isinstance(value, dict):
-        return tuple((key, _fixed(entry)) for key, entry in sorted(value.items()))
-    return repr(value)
+    def _fixed(self, value: Any) -> Any:
+        """What of an argument is the same in every replay."""
+        if isinstance(value, Tensor):
+            is_mask = value.dtype == torch.bool and value.ndim == 1
+            assert not is_mask, "a graph has no rows picked by a mask"
+            assert value.device == self._device, f"a graph has no tensors on {value.device}"
+            return tuple(value.shape), value.dtype
+        if isinstance(value, list | tuple):
+            return tuple(self._fixed(entry) for entry in value)
+        if isinstance(value, dict):
+            return tuple((key, self._fixed(entry)) for key, entry in sorted(value.items()))
+        return repr(value)

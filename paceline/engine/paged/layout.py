@@ -5,10 +5,11 @@ captured when it first occurs: rows to a multiple of the rows of a linear layer,
 that are captured to a power of two of those. What is larger, or takes several waves for its trees,
 runs by itself at widths of the same kind.
 
-Knows nothing about sequences' tokens and about the layers of a model. Invariant: a row's bits do
-not depend on the widths that its pass was filled up to, as far as the decoder and the kernel keep
-that."""
+Knows nothing about sequences' tokens and about the layers of a model. Invariant: where the decoder
+and the kernel are exact, a row's bits do not depend on what its pass was filled up to.
+"""
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -23,6 +24,8 @@ from paceline.engine.paged.storage import PAGE_SIZE, PagedKV, PagedStorage, Page
 from paceline.engine.paged.waves import TILE_SIZE, PagedPlan, plan_waves
 from paceline.engine.pass_plan import PassPlan
 
+_log = logging.getLogger(__name__)
+
 MAX_CAPTURED_BLOCKS = 4
 """Blocks of rows of the largest pass that is captured: beyond, the launches of one pass cost little
 beside its work."""
@@ -36,8 +39,7 @@ TREE_WRITES = 4
 class PagedLayout:
     """The KV of one model in blocks, and its passes.
 
-    `row_block` is the one number of rows at which linear layers run; `captures` says whether the
-    decoder does nothing that a graph cannot have.
+    `row_block` is the one number of rows at which linear layers run.
     """
 
     def __init__(
@@ -46,14 +48,13 @@ class PagedLayout:
         storage: PagedStorage,
         kernel: PagedKernel,
         row_block: int,
-        captures: bool,
     ) -> None:
         self._decoder = decoder
         self.storage = storage
         """Makes what the passes' keys and values are kept in."""
         self._kernel = kernel
         self._row_block = row_block
-        self._captures = captures
+        self._captures = True
         self._device = storage.blocks.device
         self._graphs: dict[Widths, PassGraph] = {}
         self._graph_pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
@@ -70,28 +71,36 @@ class PagedLayout:
             self.storage.copy_block(*copy)
         widths = self._widths(plan, paged)
         numbers = pack(plan, paged, widths, self.storage.dummy)
-        if self._is_captured(widths):
-            # The next replay overwrites the results.
-            logits, features, *kept = (result.clone() for result in self._replay(widths, numbers))
-        else:
+        graph = self._graph(widths)
+        if graph is None:
             logits, features, *kept = self._pass_of(widths)(numbers.to(self._device))
+        else:
+            # The next replay overwrites the results.
+            logits, features, *kept = (result.clone() for result in graph.replay(numbers))
         for tree in plan.trees:
             assert isinstance(tree.storage, PagedTree)
             rows = kept[0][:, tree.first_row : tree.first_row + tree.num_rows]
             tree.storage.key_value.copy_(rows)
         return logits[: len(plan.wanted_rows)], features
 
-    def _replay(self, widths: Widths, numbers: Tensor) -> Results:
-        graph = self._graphs.get(widths)
-        if graph is None:
-            graph = self._graphs[widths] = self._capture(widths)
-        return graph.replay(numbers)
+    def _graph(self, widths: Widths) -> PassGraph | None:
+        """The captured pass of these widths; None where it runs by itself."""
+        if not self._is_captured(widths):
+            return None
+        if widths not in self._graphs:
+            try:
+                self._graphs[widths] = self._capture(widths)
+            except RuntimeError:
+                self._captures = False
+                _log.exception("A pass could not be captured; passes run without, which is slower.")
+                return None
+        return self._graphs[widths]
 
     def _capture(self, widths: Widths) -> PassGraph:
         function, nothing = self._pass_of(widths), padding(widths, self.storage.dummy)
         if self._device.type == "cuda":
             return CudaGraph(function, nothing, self._device, self._graph_pool)
-        return EagerGraph(function, nothing)
+        return EagerGraph(function, nothing, self._device)
 
     def _pass_of(self, widths: Widths) -> Pass:
         def run(packed: Tensor) -> Results:
