@@ -62,8 +62,8 @@ class DraftSettings(SecuritySettings):
 
     device: DeviceName = "auto"
     """Where the model runs: `cpu`, `cuda` (the first card) or `cuda:<index>`. `auto`: the first
-    card if PyTorch sees one and the drafter runs a model, else the CPU. `eagle`, `medusa` and
-    `hybrid` run on CPUs only. CUDA has never run on a card (docs/scaling.md)."""
+    card if PyTorch sees one, else the CPU; `suffix` needs none. CUDA has never run on a card
+    (docs/scaling.md)."""
 
     kv_cache_tokens: Count | None = None
     """Room for the KV of so many tokens, all sequences together. Unset: chosen from the memory

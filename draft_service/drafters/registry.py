@@ -24,7 +24,6 @@ from paceline.engine.worker_model import (
     build_worker_model,
     cache_directory,
     prepare_torch,
-    prepare_torch_for_head,
 )
 from paceline.heads.kind import head_kind
 from paceline.rounds import WorkerInfo
@@ -94,7 +93,7 @@ def _model(
 
 
 def _eagle(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
-    device = prepare_torch_for_head(settings)
+    device = prepare_torch(settings)
     from draft_service.drafters.eagle import EagleDrafter
     from paceline.engine.worker_head import build_worker_head
 
@@ -106,7 +105,7 @@ def _eagle(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerIn
 
 
 def _medusa(settings: DraftSettings, info: WorkerInfo) -> tuple[Drafter, WorkerInfo]:
-    device = prepare_torch_for_head(settings)
+    device = prepare_torch(settings)
     from draft_service.drafters.medusa import MedusaDrafter
     from paceline.engine.worker_head import build_medusa_head
 

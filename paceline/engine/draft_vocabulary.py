@@ -35,7 +35,7 @@ class DraftVocabulary:
 
     def spread(self, drafted: Tensor) -> Logits:
         """`[N, draft_vocab_size]` as float32 `[N, vocab_size]`; minus infinity for other tokens."""
-        rows: Logits = drafted.float().numpy()
+        rows: Logits = drafted.float().cpu().numpy()
         if len(self._draft_ids) < rows.shape[1]:
             rows = rows[:, self._draft_ids]
         if self._is_whole:

@@ -5,7 +5,7 @@ and says what follows that one. Rows of tokens that are drafted have no such fea
 own output, before the last norm, takes their place. EAGLE-1 and EAGLE-2 (arXiv 2401.15077 and
 2406.16858) put feature and embedding through `fc` and the layer's output straight into the target's
 output matrix; EAGLE-3 (arXiv 2503.01840) puts several features through `fc`, norms both and has a
-last norm. Plain torch on a CPU, all sequences of a step at once. Bits may depend on the batch: a
+last norm. Plain torch, all sequences of a step at once. Bits may depend on the batch: a
 draft cannot change the text.
 
 Knows nothing about rounds, nor about which rows are still right: its callers truncate.
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from paceline.engine.device import CPU, Device
 from paceline.engine.draft_vocabulary import DraftVocabulary
 from paceline.engine.eagle_checkpoint import HeadWeights
 from paceline.engine.head_kv import HeadKV
@@ -72,6 +73,7 @@ class EagleHead:
         vocab_size: int,
         dtype: torch.dtype = torch.float32,
         is_projected: bool = False,
+        device: Device = CPU,
     ) -> None:
         """`vocab_size`: tokens of the target, without rows that pad its matrices.
 
@@ -81,14 +83,16 @@ class EagleHead:
         self._has_own_fc = config.is_eagle3 and not is_projected
         self.feature_size = config.hidden_size if is_projected else config.feature_size
         """Numbers per token that it is fed with."""
-        self._embedding = weights.tensors[EMBEDDING]  # as it was saved: few rows of it are used
-        self._token_residual = weights.tensors.get(TABLE, torch.empty(0))
-        tensors = {n: t for n, t in weights.tensors.items() if n not in (EMBEDDING, TABLE)}
+        self._device = device.torch_device
+        tensors = dict(weights.tensors)
+        # As it was saved: few rows of it are used.
+        self._embedding = tensors.pop(EMBEDDING).to(self._device)
+        self._token_residual = tensors.pop(TABLE, torch.empty(0)).to(self._device)
         if is_projected:
             del tensors["fc.weight"]
-        self._matrices = _matrices(tensors, dtype)
+        self._matrices = _matrices(tensors, dtype, self._device)
         self._norms = {
-            name: tensor.float()
+            name: tensor.float().to(self._device)
             for name, tensor in tensors.items()
             if tensor.ndim == 1 and name.endswith(".weight")
         }
@@ -96,7 +100,7 @@ class EagleHead:
         """Its own, without what it borrows from the target."""
         self.vocab_size = vocab_size
         self._vocabulary = DraftVocabulary(weights.target_ids, vocab_size)
-        self._angles = RotaryAngles(config)
+        self._angles = RotaryAngles(config, self._device)
 
     @property
     def bytes_per_token(self) -> int:
@@ -117,7 +121,7 @@ class EagleHead:
         head cannot propose have minus infinity.
         """
         states = torch.cat([self._fed(rows) for rows in batch])
-        token_ids = torch.tensor([id for rows in batch for id in rows.token_ids])
+        token_ids = torch.tensor([id for rows in batch for id in rows.token_ids]).to(self._device)
         embedded = F.embedding(token_ids, self._embedding).float()
         residual, inputs = self._combined(states, embedded, token_ids)
         states = residual + self._attention(inputs, batch)
@@ -138,7 +142,7 @@ class EagleHead:
     def _fed(self, rows: HeadRows) -> Tensor:
         if rows.features is None:
             return rows.kv.outputs_behind(rows.draft_ways())
-        features = torch.from_numpy(rows.features.astype(np.float32))
+        features = torch.from_numpy(rows.features.astype(np.float32)).to(self._device)
         return self._linear(features, "fc") if self._has_own_fc else features
 
     def _combined(
@@ -169,6 +173,7 @@ class EagleHead:
         for rows in batch:
             end = first + len(rows.token_ids)
             mask = _mask(rows)
+            mask = None if mask is None else mask.to(self._device)
             keys, values = rows.kv.append(key_value[:, :, first:end], rows.features is None)
             attended.append(_attend(query[first:end].transpose(0, 1), keys, values, mask))
             first = end
@@ -191,7 +196,9 @@ class EagleHead:
         return F.rms_norm(states, weight.shape, weight, self._config.rms_norm_eps)
 
 
-def _matrices(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, HeadLinear]:
+def _matrices(
+    tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device
+) -> dict[str, HeadLinear]:
     """The matrices of the layer and around it, by name."""
     names = [name.removesuffix(".weight") for name, tensor in tensors.items() if tensor.ndim == 2]
     joined = {name: parts for name, parts in _JOINED.items() if parts[0] in names}
@@ -202,7 +209,8 @@ def _matrices(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, He
     for name, parts in {**joined, **single}.items():
         biases = [tensors[f"{part}.bias"] for part in parts if f"{part}.bias" in tensors]
         weight = torch.cat([tensors[f"{part}.weight"] for part in parts])
-        matrices[name] = HeadLinear(weight, torch.cat(biases) if biases else None, dtype)
+        bias = torch.cat(biases) if biases else None
+        matrices[name] = HeadLinear(weight, bias, dtype, device)
     return matrices
 
 

@@ -56,7 +56,8 @@ def put_exit(
     needed = {*layer, _NORM} | ({"d2t"} if is_reduced else set())
     files.check_names("a trained exit", needed, {OUTPUT, "d2t", "t2d"})
     for name, parameter in {**layer, _NORM: body.norm.weight}.items():
-        parameter.data = files.read(name, tuple(parameter.shape)).to(parameter.dtype)
+        read = files.read(name, tuple(parameter.shape))
+        parameter.data = read.to(parameter.device, parameter.dtype)
     target_ids = read_distances(files, config.draft_vocab_size, target.vocab_size)
     output = _output(files, config, target, module, target_ids)
     head_module: Any = module.lm_head
@@ -76,5 +77,5 @@ def _output(
     weight: Tensor = own.weight.data
     if OUTPUT in files.names:
         shape = (config.draft_vocab_size, target.hidden_size)
-        return files.read(OUTPUT, shape).to(weight.dtype)
+        return files.read(OUTPUT, shape).to(weight.device, weight.dtype)
     return weight if torch.equal(target_ids, torch.arange(len(weight))) else weight[target_ids]

@@ -67,4 +67,5 @@ class HeadKV:
     def outputs_behind(self, ways: Sequence[Sequence[int]]) -> Tensor:
         """`[len(ways), hidden_size]`: of the last draft on each way, or of the last true row."""
         assert self._outputs is not None, "no row has been run"
-        return self._outputs[[way[-1] + 1 if way else 0 for way in ways]]
+        places = torch.tensor([way[-1] + 1 if way else 0 for way in ways])
+        return self._outputs[places.to(self._outputs.device)]

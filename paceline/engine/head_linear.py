@@ -1,14 +1,16 @@
-"""The matrices of a drafter's head on a CPU, for a row or a few at a time.
+"""The matrices of a drafter's head, for a row or a few at a time.
 
-Reading the weights is nearly all that a step of a head costs, so they are packed for oneDNN and
-kept in as few bytes as the worker's type says; what goes in and comes out is float32. Unlike
-`paceline.engine.linear` it promises nothing about bits: a draft cannot change the text.
+Reading the weights is nearly all that a step of a head costs, so on a CPU they are packed for
+oneDNN, and everywhere kept in as few bytes as the worker's type says; what goes in and comes out is
+float32. Unlike `paceline.engine.linear` it promises nothing about bits: a draft cannot change the
+text.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from paceline.engine.device import CPU
 from paceline.engine.linear import PackedLinear, can_pack
 
 FEW_ROWS = 4
@@ -23,7 +25,13 @@ is this or less."""
 class HeadLinear:
     """`[N, I]` to `[N, O]`, float32."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        device: torch.device = CPU.torch_device,
+    ) -> None:
         """`dtype`: of the weights while they are kept.
 
         `torch.int8`: eight bits and a scale for each output, with what goes in as bfloat16. The
@@ -35,10 +43,10 @@ class HeadLinear:
                 self._few = _EightBitLinear(weight, bias)
             dtype = torch.bfloat16
         self._dtype = dtype
-        self._weight = weight.to(dtype)
-        self._bias = None if bias is None else bias.to(dtype)
+        self._weight = weight.to(device, dtype)
+        self._bias = None if bias is None else bias.to(device, dtype)
         self._packed: PackedLinear | None = None
-        if weight.device.type == "cpu" and can_pack(dtype):
+        if device.type == "cpu" and can_pack(dtype):
             self._packed = PackedLinear(self._weight, self._bias)
             self._weight = torch.empty(0)  # oneDNN has a copy of its own
 

@@ -23,9 +23,9 @@ class RotaryAngles:
     How long a sequence may be is the target's business: there is no last position.
     """
 
-    def __init__(self, config: HeadConfig) -> None:
-        self._rotary = rotary_embedding(config)
-        self._cos_sin = torch.empty(2, 0, config.head_dim)
+    def __init__(self, config: HeadConfig, device: torch.device) -> None:
+        self._rotary = rotary_embedding(config).to(device)
+        self._cos_sin = torch.empty(2, 0, config.head_dim, device=device)
 
     def at(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Of these positions, each `[1, N, head_dim]`."""
@@ -33,8 +33,10 @@ class RotaryAngles:
             room = _FIRST_ROOM
             while room <= max(positions):
                 room *= 2
-            self._cos_sin = torch.cat(self._rotary(self._cos_sin, torch.arange(room)[None]))
-        cos, sin = self._cos_sin[:, None, positions]
+            places = torch.arange(room, device=self._cos_sin.device)
+            self._cos_sin = torch.cat(self._rotary(self._cos_sin, places[None]))
+        places = torch.tensor(positions).to(self._cos_sin.device)
+        cos, sin = self._cos_sin[:, None, places]
         return cos, sin
 
 

@@ -2,7 +2,7 @@
 
 They are fed with the target's hidden state of a token, behind the last norm. The target's own
 output matrix says from it what the next token is; head i says what the token i + 1 places behind
-that one is, without knowing those between. Plain torch on a CPU.
+that one is, without knowing those between. Plain torch.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from paceline.engine.device import CPU, Device
 from paceline.engine.draft_vocabulary import DraftVocabulary
 from paceline.engine.head_linear import HeadLinear
 from paceline.engine.medusa_checkpoint import MedusaWeights
@@ -22,15 +23,20 @@ class MedusaHead:
     """All heads of a target, driven by one thread."""
 
     def __init__(
-        self, weights: MedusaWeights, vocab_size: int, dtype: torch.dtype = torch.float32
+        self,
+        weights: MedusaWeights,
+        vocab_size: int,
+        dtype: torch.dtype = torch.float32,
+        device: Device = CPU,
     ) -> None:
         """`vocab_size`: tokens of the target, without rows that pad its matrices."""
+        self._device = device.torch_device
         self._blocks = [
-            [HeadLinear(block.weight, block.bias, dtype) for block in head]
+            [HeadLinear(block.weight, block.bias, dtype, self._device) for block in head]
             for head in weights.blocks
         ]
         self._feature_size = len(weights.blocks[0][0].weight)
-        outputs = [HeadLinear(output, None, dtype) for output in weights.outputs]
+        outputs = [HeadLinear(output, None, dtype, self._device) for output in weights.outputs]
         self._outputs = outputs * len(self._blocks) if len(outputs) == 1 else outputs
         self.num_parameters = weights.num_parameters
         """Their own, without what they borrow from the target."""
@@ -58,7 +64,7 @@ class MedusaHead:
         Returns for each row float32 `[num_heads, vocab_size]`. Tokens that cannot be proposed have
         minus infinity.
         """
-        states = torch.from_numpy(features.astype(np.float32))
+        states = torch.from_numpy(features.astype(np.float32)).to(self._device)
         said = [
             self._vocabulary.spread(self._outputs[head](_run(self._blocks[head], states)))
             for head in range(num_heads)

@@ -62,7 +62,7 @@ class WorkerHead(Generic[HeadT]):
 
 
 def build_worker_head(settings: HeadSettings, device: Device) -> WorkerHead[EagleHead]:
-    """Load the EAGLE head that the settings name, for the device of `prepare_torch_for_head`.
+    """Load the EAGLE head that the settings name, for the device of `prepare_torch`.
 
     Raises:
         InvalidConfig: it cannot be used, or not with the target.
@@ -74,7 +74,7 @@ def build_worker_head(settings: HeadSettings, device: Device) -> WorkerHead[Eagl
     tokenizer_files, vocab_size = _tokens(target)
     is_projected = settings.feature_projection and config.is_eagle3
     head_dtype = _head_dtype(settings, device)
-    head = EagleHead(config, weights, vocab_size, head_dtype, is_projected)
+    head = EagleHead(config, weights, vocab_size, head_dtype, is_projected, device)
     projection = FeatureProjection.of(weights.tensors["fc.weight"]).digest
     affordable = memory_share(settings, device) // head.bytes_per_token
     return WorkerHead(
@@ -94,7 +94,7 @@ def build_medusa_head(settings: HeadSettings, device: Device) -> WorkerHead[Medu
     weights = read_medusa_weights(settings.head, config, target, settings.allow_pickle)
     tokenizer_files, vocab_size = _tokens(target)
     return WorkerHead(
-        head=MedusaHead(weights, vocab_size, _head_dtype(settings, device)),
+        head=MedusaHead(weights, vocab_size, _head_dtype(settings, device), device),
         name=_name(settings),
         feature_layers=config.feature_layers(target.num_layers),
         feature_projection="",
@@ -120,7 +120,7 @@ def find_target(settings: ModelSettings) -> Target:
 
 def _head_dtype(settings: ModelSettings, device: Device) -> torch.dtype:
     """A quarter of the bytes by default, where that also saves time: a draft need not be exact."""
-    if settings.dtype == "auto" and can_pack(torch.bfloat16):
+    if settings.dtype == "auto" and device.packs_weights and can_pack(torch.bfloat16):
         return torch.int8
     return DTYPES[dtype_on(device, settings.dtype)]
 

@@ -102,20 +102,6 @@ def prepare_torch(settings: ModelSettings, local_rank: int = 0) -> "Device":
 
     Raises `InvalidConfig`.
     """
-    return _prepared(settings, settings.device, local_rank)
-
-
-def prepare_torch_for_head(settings: ModelSettings) -> "Device":
-    """As `prepare_torch`, for a worker that runs no more than a head: those compute on CPUs."""
-    if settings.device.startswith("cuda"):
-        raise InvalidConfig(
-            f"device is {settings.device!r}, but the heads of drafters run on CPUs; expected auto "
-            "or cpu"
-        )
-    return _prepared(settings, "cpu")
-
-
-def _prepared(settings: ModelSettings, device: str, local_rank: int = 0) -> "Device":
     # OpenMP reads it when torch is imported. By default its threads spin for milliseconds after
     # each operation, on cores that other processes need; not at all makes each pass slower.
     set_default_environment({"GOMP_SPINCOUNT": "10000"})
@@ -126,7 +112,7 @@ def _prepared(settings: ModelSettings, device: str, local_rank: int = 0) -> "Dev
     set_default_environment(CUBLAS_ENVIRONMENT)
     if settings.num_threads is not None:
         torch.set_num_threads(settings.num_threads)
-    return open_device(device, local_rank)
+    return open_device(settings.device, local_rank)
 
 
 def memory_share(settings: ModelSettings, device: "Device") -> int:

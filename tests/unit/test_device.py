@@ -8,8 +8,6 @@ import torch
 from device_double import CudaDouble
 from tiny_models import save_checkpoint
 
-from draft_service.config import DraftSettings
-from draft_service.drafters.registry import make_drafter
 from paceline.config import read_settings
 from paceline.engine.device import CPU, CpuDevice, Device, dtype_on, open_device
 from paceline.engine.loading import load_model
@@ -50,13 +48,6 @@ def test_each_rank_of_a_host_takes_a_card_of_its_own_unless_it_sees_one(
 def test_a_device_that_is_none_is_refused_with_the_settings(name: str) -> None:
     with pytest.raises(InvalidConfig, match="expected auto, cpu, cuda or cuda:<index>"):
         read_settings(TargetSettings, {"device": name})
-
-
-@pytest.mark.parametrize("drafter", ["eagle", "medusa"])
-def test_a_head_is_not_run_on_a_card(drafter: str, tmp_path: Path) -> None:
-    settings = {"drafter": drafter, "head": str(tmp_path), "device": "cuda"}
-    with pytest.raises(InvalidConfig, match="device is 'cuda', but the heads of drafters run on"):
-        make_drafter(read_settings(DraftSettings, settings))
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_positions_have_the_angles_of_the_familys_own_code_however_far_they_are(
     tmp_path: Path,
 ) -> None:
     config = read_head_config(str(HEAD.write(tmp_path)))
-    angles, rotary = RotaryAngles(config), rotary_embedding(config)
+    angles, rotary = RotaryAngles(config, torch.device("cpu")), rotary_embedding(config)
     for positions in ([3], [5, 2, 5], [5000, 1], [1023, 1024]):
         expected = rotary(torch.empty(0), torch.tensor(positions)[None])
         for found, said in zip(angles.at(positions), expected, strict=True):
