@@ -35,7 +35,7 @@ def content(model: LanguageModel, kv: KVSequence[object]) -> list[np.ndarray]:
         return [key_value.view(torch.uint8).numpy(), features]
     if isinstance(kv.storage, PagedSequence):
         slots = kv.storage.slots(0, kv.num_tokens)
-        key_value = model.kv_cache._storage.slots[:, :, slots]
+        key_value = kv.storage._storage.slots[:, :, slots]
         return [key_value.view(torch.uint8).numpy(), features]
     return [kv.storage[: kv.num_tokens], features]
 

@@ -1,7 +1,8 @@
 """A rank other than the first, for tests whose own process is rank 0.
 
 `python -m tests.rank_follower DTYPE:CHECKPOINT...` follows through one model after the other, as
-long as rank 0 has one. Without any it only answers.
+long as rank 0 has one; `DTYPE:CHECKPOINT:paged` keeps its KV in blocks. Without any it only
+answers.
 """
 
 import os
@@ -15,6 +16,7 @@ from paceline.engine.ranks.follower import Follower
 from paceline.engine.ranks.group import RankGroup
 from paceline.engine.ranks.messages import Kind
 from paceline.engine.ranks.place import find_place
+from tests.paging_cpu import PAGING_CPU
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,9 @@ def main() -> None:
     assert place is not None
     group = RankGroup(place)
     for model in sys.argv[1:]:
-        dtype, _, checkpoint = model.partition(":")
-        follower = load_rank(RankSettings(checkpoint, dtype), CPU, group)
+        dtype, checkpoint, *layout = model.split(":")
+        device = PAGING_CPU if layout else CPU
+        follower = load_rank(RankSettings(checkpoint, dtype), device, group)
         assert isinstance(follower, Follower)
         follower.run()
     while len(sys.argv) == 1 and group.receive() == [Kind.TICK]:

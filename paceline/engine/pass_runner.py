@@ -66,7 +66,7 @@ class PassRunner:
         """Whether the rows of all parts are exact; on a CPU other parts are refused."""
         feature_size = len(feature_layers) * model.config.hidden_size
         self._layout: KVLayout
-        if device.pages_kv and share is None:
+        if device.pages_kv:
             kernel = choose_kernel(shape, model.dtype, device.torch_device, max_model_len)
             self.has_exact_rows &= kernel.has_exact_rows
             num_blocks = -(-pool_tokens // PAGE_SIZE)
@@ -75,6 +75,8 @@ class PassRunner:
                 PagedStorage(shape, model.dtype, num_blocks, feature_size, device.torch_device),
                 kernel,
                 row_block=device.linear_rows,
+                # Ranks wait for one another on the host.
+                captures=share is None,
             )
         else:
             self._layout = ContiguousLayout(

@@ -122,14 +122,27 @@ def memory_share(settings: ModelSettings, device: "Device") -> int:
     return int(share * device.free_memory())
 
 
-def affordable_tokens(
+def room_for_kv(
     settings: ModelSettings,
     loaded: "LoadedModel",
     device: "Device",
     feature_size: int = 0,
     share: "RankShare | None" = None,
 ) -> int:
-    """Tokens whose KV has room in memory; of ranks, of which all have to ask, in every rank's."""
+    """Tokens whose KV is kept: as the settings say, or as many as fit; of ranks all have to ask."""
+    if settings.kv_cache_tokens is not None:
+        return settings.kv_cache_tokens
+    affordable = _affordable_tokens(settings, loaded, device, feature_size, share)
+    return min(affordable, MAX_KV_SEQUENCES * loaded.max_model_len)
+
+
+def _affordable_tokens(
+    settings: ModelSettings,
+    loaded: "LoadedModel",
+    device: "Device",
+    feature_size: int,
+    share: "RankShare | None",
+) -> int:
     from paceline.engine.attention_shape import AttentionShape
     from paceline.engine.kv_storage import kv_bytes_per_token
 
@@ -207,11 +220,8 @@ def made_ready(
     from paceline.engine.costs import measure_pass_costs
     from paceline.engine.transformer import TransformerModel
 
-    kv_cache_tokens = settings.kv_cache_tokens
-    if kv_cache_tokens is None:
-        feature_size = len(feature_layers) * loaded.module.config.hidden_size
-        affordable = affordable_tokens(settings, loaded, device, feature_size, share)
-        kv_cache_tokens = min(affordable, MAX_KV_SEQUENCES * loaded.max_model_len)
+    feature_size = len(feature_layers) * loaded.module.config.hidden_size
+    kv_cache_tokens = room_for_kv(settings, loaded, device, feature_size, share)
     model = TransformerModel(
         loaded.module,
         loaded.vocab_size,

@@ -10,10 +10,11 @@ from engine_runs import extend, fresh_rows, same_bits, text
 from families import VOCAB_SIZE, family_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paging_cpu import PAGING_CPU
 from trees import as_tree, indices, trees
 from varlen_reference import VarlenReference
 
-from paceline.engine.device import CPU, CpuDevice
+from paceline.engine.device import CPU
 from paceline.engine.kv_cache import KVSequence
 from paceline.engine.model import Logits, PassSequence
 from paceline.engine.paged.layout import PagedLayout
@@ -32,15 +33,6 @@ KINDS: dict[str, tuple[str, torch.dtype, dict[str, Any]]] = {
     "head_norms": ("qwen3", torch.float32, {}),
     "as_transformers_computes_it": ("gemma3_text", torch.float32, {}),
 }
-
-
-class PagingCpu(CpuDevice):
-    """A CPU that keeps KV as a card does."""
-
-    pages_kv = True
-
-
-PAGING = PagingCpu()
 BUSH = depth_first(Drafts(tuple(range(12)), (-1, -1, 0, 0, 1, 2, -1, 2, 3, 5, 5, 6)))
 
 
@@ -48,7 +40,7 @@ BUSH = depth_first(Drafts(tuple(range(12)), (-1, -1, 0, 0, 1, 2, -1, 2, 3, 5, 5,
 def model_of(kind: str, is_paged: bool, kv_cache_tokens: int = 8 * 1024) -> TransformerModel:
     model_type, dtype, config = KINDS[kind]
     module = family_model(model_type, dtype, **config)
-    device = PAGING if is_paged else CPU
+    device = PAGING_CPU if is_paged else CPU
     return TransformerModel(
         module, VOCAB_SIZE, 1024, kv_cache_tokens, feature_layers=LAYERS, device=device
     )
@@ -210,7 +202,7 @@ def test_passes_are_few_captured_ones_and_their_results_are_not_overwritten() ->
 
 
 def test_a_layer_that_looks_at_a_number_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = TransformerModel(family_model("llama"), VOCAB_SIZE, 1024, 1024, device=PAGING)
+    model = TransformerModel(family_model("llama"), VOCAB_SIZE, 1024, 1024, device=PAGING_CPU)
     layout = layout_of(model)
     run = layout._decoder.run
 
@@ -231,7 +223,7 @@ def test_passes_that_cannot_be_captured_run_by_themselves(
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr("paceline.engine.paged.layout.EagerGraph", fails)
-    model = TransformerModel(family_model("llama"), VOCAB_SIZE, 1024, 1024, device=PAGING)
+    model = TransformerModel(family_model("llama"), VOCAB_SIZE, 1024, 1024, device=PAGING_CPU)
     plain = TransformerModel(family_model("llama"), VOCAB_SIZE, 1024, 1024)
     assert same_bits(fresh_rows(model, TEXT[:20]), fresh_rows(plain, TEXT[:20]))
     (record,) = (record for record in caplog.records if "captured" in record.message)
@@ -252,7 +244,7 @@ def test_a_model_over_what_varlen_attn_documents_says_the_same(
     # The reference looks at numbers, and FlashAttention is not compared bit for bit.
     monkeypatch.setattr("paceline.engine.paged.layout.MAX_CAPTURED_BLOCKS", 0)
     monkeypatch.setattr(TransformerModel, "_digest", lambda _: "")
-    model = TransformerModel(module, VOCAB_SIZE, 1024, 4096, feature_layers=(1,), device=PAGING)
+    model = TransformerModel(module, VOCAB_SIZE, 1024, 4096, feature_layers=(1,), device=PAGING_CPU)
     found, _ = tree_run(model, 253, BUSH, 9)
     expected, _ = tree_run(plain, 253, BUSH, 9)
     for left, right in zip(found, expected, strict=True):

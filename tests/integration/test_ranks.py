@@ -11,9 +11,10 @@ import torch
 from checked_trees import BROAD, TEXT, check_tree
 from engine_runs import extend, fresh_rows, same_bits
 from families import FAMILIES, family_model
+from paging_cpu import PAGING_CPU
 from rank_group import leading
 
-from paceline.engine.device import CPU
+from paceline.engine.device import CPU, Device
 from paceline.engine.model import LanguageModel, PassSequence
 from paceline.engine.ranks.build import load_rank
 from paceline.engine.ranks.group import RankFailed, RankGroup
@@ -49,9 +50,9 @@ def saved(directory: Path, family: str, dtype: str) -> Path:
     return checkpoint
 
 
-def load(group: RankGroup, checkpoint: Path, dtype: str) -> WorkerModel:
+def load(group: RankGroup, checkpoint: Path, dtype: str, device: Device = CPU) -> WorkerModel:
     settings = RankSettings(str(checkpoint), dtype, feature_layers=LAYERS)
-    loaded = load_rank(settings, CPU, group)
+    loaded = load_rank(settings, device, group)
     assert isinstance(loaded, WorkerModel)
     return loaded
 
@@ -102,27 +103,38 @@ def test_two_ranks_of_every_family(tmp_path: Path) -> None:
             group.send([Kind.STOP])
 
 
+def check_reuse(model: LanguageModel) -> None:
+    rows = fresh_rows(model, TEXT)
+    first = model.kv_cache.open(TEXT[:1], salt="warm")
+    extend(model, first, TEXT)
+    model.kv_cache.register(first, TEXT)
+    copied = model.kv_cache.open(TEXT, salt="warm")
+    assert copied is not first and copied.num_tokens > 500
+    assert same_bits(extend(model, copied, TEXT[copied.num_tokens :]), rows[528:])
+    model.kv_cache.release(copied)
+    model.kv_cache.release(first)
+    seed = 0
+    while model.kv_cache.num_evictions == 0:
+        seed += 1
+        other = [(seed + token) % 150 for token in TEXT[:30]]
+        kv = model.kv_cache.open(other, salt="")
+        extend(model, kv, other[kv.num_tokens :])
+        model.kv_cache.register(kv, other)
+        model.kv_cache.release(kv)
+    assert same_bits(fresh_rows(model, TEXT), rows)
+
+
 def test_all_ranks_keep_the_same_and_end_with_a_pass_that_fails(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, "llama", "float32")
-    with leading(2, [f"float32:{checkpoint}"]) as (group, _):
+    with leading(2, [f"float32:{checkpoint}:paged", f"float32:{checkpoint}"]) as (group, _):
+        paged = load(group, checkpoint, "float32", PAGING_CPU).model
+        check_tree(paged, 252, 1, Drafts((5, 6, 7, 8), (-1, 0, 0, -1)), 2, Drafts((7, 8), (-1, -1)))
+        check_reuse(paged)
+        expected = fresh_rows(paged, TEXT)
+        group.send([Kind.STOP])
         model = load(group, checkpoint, "float32").model
-        rows = fresh_rows(model, TEXT)
-        first = model.kv_cache.open(TEXT[:1], salt="warm")
-        extend(model, first, TEXT)
-        model.kv_cache.register(first, TEXT)
-        copied = model.kv_cache.open(TEXT, salt="warm")
-        assert copied is not first and copied.num_tokens > 500
-        assert same_bits(extend(model, copied, TEXT[copied.num_tokens :]), rows[528:])
-        model.kv_cache.release(copied)
-        model.kv_cache.release(first)
-        for seed in range(40):  # more than there is room for
-            other = [(seed + token) % 150 for token in TEXT[:30]]
-            kv = model.kv_cache.open(other, salt="")
-            extend(model, kv, other[kv.num_tokens :])
-            model.kv_cache.register(kv, other)
-            model.kv_cache.release(kv)
-        assert model.kv_cache.num_evictions > 0
-        assert same_bits(fresh_rows(model, TEXT), rows)
+        assert same_bits(fresh_rows(model, TEXT), expected)
+        check_reuse(model)
         kv = model.kv_cache.open(TEXT[:1], salt="")
         with pytest.raises(GroupBroken, match="in the middle of a pass"):
             model.forward([PassSequence(kv, TEXT[:4], 1)])  # no room was reserved

@@ -1,7 +1,8 @@
 """The attention of all rows of a pass over a pool, in waves of tiles.
 
 Knows nothing about sequences: the numbers of the pass (`numbers`) say what goes where. Invariant:
-it does the same operations on tensors of the same shapes for all passes of the same widths."""
+it does the same operations on tensors of the same shapes for all passes of the same widths.
+"""
 
 import torch
 from torch import Tensor

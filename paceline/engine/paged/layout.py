@@ -39,7 +39,8 @@ TREE_WRITES = 4
 class PagedLayout:
     """The KV of one model in blocks, and its passes.
 
-    `row_block` is the one number of rows at which linear layers run.
+    `row_block` is the one number of rows at which linear layers run; `captures` says whether passes
+    may be captured.
     """
 
     def __init__(
@@ -48,13 +49,14 @@ class PagedLayout:
         storage: PagedStorage,
         kernel: PagedKernel,
         row_block: int,
+        captures: bool,
     ) -> None:
         self._decoder = decoder
         self.storage = storage
         """Makes what the passes' keys and values are kept in."""
         self._kernel = kernel
         self._row_block = row_block
-        self._captures = True
+        self._captures = captures
         self._device = storage.blocks.device
         self._graphs: dict[Widths, PassGraph] = {}
         self._graph_pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None

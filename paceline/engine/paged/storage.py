@@ -55,7 +55,7 @@ class PagedSequence:
         self._storage.features.index_copy_(0, slots, rows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class PagedTree:
     """What a pass computed for the tokens of a tree, in the tree's order."""
 

@@ -24,10 +24,10 @@ from paceline.engine.ranks.sharding import RankShare
 from paceline.engine.worker_model import (
     ModelSettings,
     WorkerModel,
-    affordable_tokens,
     cache_directory,
     made_ready,
     prepare_torch,
+    room_for_kv,
 )
 from paceline.errors import InvalidConfig
 
@@ -113,10 +113,11 @@ def _fed(settings: TargetModelSettings, loaded: LoadedModel) -> HeadFeatures | N
 def _follower(
     settings: TargetModelSettings, loaded: LoadedModel, device: Device, share: RankShare
 ) -> Follower:
-    if settings.kv_cache_tokens is None:
-        affordable_tokens(settings, loaded, device, share=share)
     # Features are the same at all ranks; rank 0 keeps them.
-    runner = PassRunner(loaded.module, loaded.max_model_len, device=device, share=share)
+    pool_tokens = room_for_kv(settings, loaded, device, share=share)
+    runner = PassRunner(
+        loaded.module, loaded.max_model_len, device=device, share=share, pool_tokens=pool_tokens
+    )
     return Follower(runner, share.group)
 
 

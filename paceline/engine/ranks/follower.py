@@ -4,8 +4,8 @@ Knows nothing about sequences; its storages have the numbers that rank 0 gave th
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-from paceline.engine.kv_storage import SequenceStorage, TorchStorage
 from paceline.engine.pass_plan import PassPlan, PlannedRows, PlannedTree
 from paceline.engine.pass_runner import PassRunner
 from paceline.engine.ranks.group import RankGroup
@@ -51,14 +51,22 @@ class Follower:
 class Storages:
     """A rank's storages by rank 0's numbers."""
 
-    def __init__(self, storage: TorchStorage) -> None:
+    def __init__(self, storage: Any) -> None:
         self._storage = storage
-        self.held: dict[int, SequenceStorage] = {}
+        self.held: dict[int, Any] = {}
         """Those that rank 0 has not let go of."""
 
-    def allocate(self, number: int, num_tokens: int) -> None:
-        """New storage for so many tokens."""
+    def allocate(self, number: int, num_cells: int) -> None:
+        """New storage of so many cells."""
+        self.held[number] = self._storage.allocate(num_cells)
+
+    def allocate_tree(self, number: int, num_tokens: int) -> None:
+        """New storage for the tokens of a tree."""
         self.held[number] = self._storage.allocate_tokens(num_tokens)
+
+    def grow(self, number: int, grown: int, num_cells: int) -> None:
+        """Let one have so many cells."""
+        self.held[grown] = self._storage.grow(self.held[number], num_cells)
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
         """Copy the KV of the first `num_tokens` tokens."""
@@ -72,7 +80,7 @@ class Storages:
         """Let go of one."""
         del self.held[number]
 
-    def found(self, plan: PassPlan[int]) -> PassPlan[SequenceStorage]:
+    def found(self, plan: PassPlan[int]) -> PassPlan[Any]:
         """The plan with the storages in place of their numbers."""
         return PassPlan(
             plan.token_ids,

@@ -7,10 +7,10 @@ the same in the same order before they run it.
 import itertools
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
-from paceline.engine.kv_storage import SequenceStorage, TorchStorage
 from paceline.engine.pass_plan import PassPlan, PlannedRows, PlannedTree
 from paceline.engine.pass_runner import PassRunner
 from paceline.engine.ranks.group import RankGroup
@@ -19,74 +19,78 @@ from paceline.engine.ranks.place import GroupBroken
 
 
 class MirroredStorage:
-    """Rank 0's storages, and notes for the others of what becomes of them."""
+    """Rank 0's storages, of any layout, and notes for the others of what becomes of them."""
 
-    def __init__(self, storage: TorchStorage) -> None:
+    def __init__(self, storage: Any) -> None:
         self._storage = storage
         self._counter = itertools.count(1)
         self._free_numbers: list[int] = []
-        self._numbers = weakref.WeakKeyDictionary[SequenceStorage, int]()
+        self._numbers = weakref.WeakKeyDictionary[Any, int]()
         self._notes: list[int] = []
-        self._dropped: list[int] = []
 
     @property
     def cell_size(self) -> int:
         """Tokens per cell."""
-        return self._storage.cell_size
+        cell_size: int = self._storage.cell_size
+        return cell_size
 
     @property
     def num_alive(self) -> int:
         """How many storages are in use."""
         return len(self._numbers)
 
-    def number(self, storage: SequenceStorage) -> int:
+    def number(self, storage: Any) -> int:
         """By which the other ranks know it."""
         return self._numbers[storage]
 
-    def allocate(self, num_cells: int) -> SequenceStorage:
-        """New storage, all zeros."""
-        return self.allocate_tokens(num_cells * self.cell_size)
-
-    def allocate_tokens(self, room: int) -> SequenceStorage:
-        """New storage for so many tokens, all zeros."""
-        storage = self._storage.allocate_tokens(room)
-        number = self._free_numbers.pop() if self._free_numbers else next(self._counter)
-        self._numbers[storage] = number
-        self._notes += [Command.ALLOCATE, number, room]
-        # The cache lets go of storages in many places; whoever is the last is heard of here.
-        weakref.finalize(storage, self._dropped.append, number).atexit = False
+    def allocate(self, num_cells: int) -> Any:
+        """New storage."""
+        storage = self._storage.allocate(num_cells)
+        self._notes += [Command.ALLOCATE, self._numbered(storage), num_cells]
         return storage
 
-    def grow(self, storage: SequenceStorage, num_cells: int) -> SequenceStorage:
+    def allocate_tokens(self, room: int) -> Any:
+        """New storage for the tokens of a tree."""
+        storage = self._storage.allocate_tokens(room)
+        self._notes += [Command.ALLOCATE_TREE, self._numbered(storage), room]
+        return storage
+
+    def grow(self, storage: Any, num_cells: int) -> Any:
         """The same content with room for `num_cells` cells."""
-        grown = self.allocate(num_cells)
-        self.copy_prefix(storage, grown, len(storage.features))
+        grown = self._storage.grow(storage, num_cells)
+        number = self.number(storage)
+        new_number = number if grown is storage else self._numbered(grown)
+        self._notes += [Command.GROW, number, new_number, num_cells]
         return grown
 
-    def copy_prefix(
-        self, source: SequenceStorage, target: SequenceStorage, num_tokens: int
-    ) -> None:
+    def copy_prefix(self, source: Any, target: Any, num_tokens: int) -> None:
         """Copy KV and features of the first `num_tokens` tokens."""
         self._storage.copy_prefix(source, target, num_tokens)
         numbers = self.number(source), self.number(target)
         self._notes += [Command.COPY_PREFIX, *numbers, num_tokens]
 
-    def copy_path(
-        self, tree: SequenceStorage, path: Sequence[int], target: SequenceStorage, num_tokens: int
-    ) -> None:
+    def copy_path(self, tree: Any, path: Sequence[int], target: Any, num_tokens: int) -> None:
         """Copy KV and features of these tokens of a tree behind the first `num_tokens` tokens."""
         self._storage.copy_path(tree, path, target, num_tokens)
         numbers = self.number(tree), self.number(target)
         self._notes += [Command.COPY_PATH, *numbers, num_tokens, len(path), *path]
 
     def taken_notes(self) -> list[int]:
-        """The commands since the last time; those that nobody uses any more go last."""
+        """The commands since the last time."""
         notes, self._notes = self._notes, []
-        while self._dropped:
-            number = self._dropped.pop()
-            notes += [Command.DROP, number]
-            self._free_numbers.append(number)
         return notes
+
+    def _numbered(self, storage: Any) -> int:
+        number = self._free_numbers.pop() if self._free_numbers else next(self._counter)
+        self._numbers[storage] = number
+        # The cache lets go of storages in many places; whoever is the last is heard of here. The
+        # others do so at the same place of the order, so that what is free here is free there.
+        weakref.finalize(storage, self._drop, number).atexit = False
+        return number
+
+    def _drop(self, number: int) -> None:
+        self._notes += [Command.DROP, number]
+        self._free_numbers.append(number)
 
 
 class LeadingRunner:
@@ -102,7 +106,7 @@ class LeadingRunner:
         self.storage = MirroredStorage(runner.storage)
         """Makes what the passes' keys and values are kept in."""
 
-    def run(self, plan: PassPlan[SequenceStorage]) -> tuple[Tensor, Tensor]:
+    def run(self, plan: PassPlan[Any]) -> tuple[Tensor, Tensor]:
         """As `PassRunner.run`; raises `GroupBroken` if a rank is lost on the way."""
         try:
             notes = self.storage.taken_notes()
@@ -114,7 +118,7 @@ class LeadingRunner:
             # The others are in the middle of the pass, or lack a note, and cannot be called back.
             raise GroupBroken(f"rank 0 failed in the middle of a pass: {error!r}") from error
 
-    def _numbered(self, plan: PassPlan[SequenceStorage]) -> PassPlan[int]:
+    def _numbered(self, plan: PassPlan[Any]) -> PassPlan[int]:
         number = self.storage.number
         return PassPlan(
             plan.token_ids,

@@ -25,19 +25,27 @@ class Command(IntEnum):
     """What happens to a storage, and the numbers behind."""
 
     ALLOCATE = 1
+    """Its number, cells."""
+    ALLOCATE_TREE = 2
     """Its number, tokens."""
-    COPY_PREFIX = 2
+    GROW = 3
+    """Its number, that of what it becomes, which may be the same, cells."""
+    COPY_PREFIX = 4
     """From where, to where, tokens."""
-    COPY_PATH = 3
+    COPY_PATH = 5
     """The tree's, the sequence's, tokens before, how many are copied, their indices."""
-    DROP = 4
+    DROP = 6
     """Its number."""
 
 
 class StorageCommands(Protocol):
     """Does what commands say."""
 
-    def allocate(self, number: int, num_tokens: int) -> None: ...
+    def allocate(self, number: int, num_cells: int) -> None: ...
+
+    def allocate_tree(self, number: int, num_tokens: int) -> None: ...
+
+    def grow(self, number: int, grown: int, num_cells: int) -> None: ...
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None: ...
 
@@ -53,6 +61,10 @@ def carry_out(words: Sequence[int], storages: StorageCommands) -> None:
         match Command(command):
             case Command.ALLOCATE:
                 storages.allocate(next(numbers), next(numbers))
+            case Command.ALLOCATE_TREE:
+                storages.allocate_tree(next(numbers), next(numbers))
+            case Command.GROW:
+                storages.grow(next(numbers), next(numbers), next(numbers))
             case Command.COPY_PREFIX:
                 storages.copy_prefix(next(numbers), next(numbers), next(numbers))
             case Command.COPY_PATH:
