@@ -1,10 +1,11 @@
 """Tokens of many rows of logits at once, on the device where the rows are.
 
 Says what `choose_token` and `confidence` of `paceline.engine.sampling` say of a row whose logits
-the settings leave as they are, token for token: in a few hundred torch operations for all rows
-together, behind the pass that made them. What a row says depends on nothing but the row and its
-parameters: whatever is summed is an integer, and equals rank by token id by themselves. The cut of
-top-p may lie a token elsewhere, as `paceline.engine.device_cut` says.
+the settings leave as they are, token for token: behind the pass, in a dozen torch operations for
+greedy rows and up to 460 for others, however many they are (`paceline.engine.captured_choice`). A
+row's answer depends on nothing but the row and its parameters: whatever is summed is an integer,
+and equals rank by token id. The cut of top-p may lie a token elsewhere, as
+`paceline.engine.device_cut` says.
 
 Only tokens that may win get the noise by its own logarithm (`paceline.engine.device_noise`): those
 with the highest sums by the device's logarithm, which is right within a far smaller margin than the
@@ -100,28 +101,28 @@ def row_parameters(settings: SequenceSettings, position: int) -> RowParameters[f
 @torch.inference_mode()
 def choose_tokens(
     logits: Tensor,  # [R, V]; not changed
-    parameters: Tensor,  # [fields of `RowParameters`, R] in double precision
+    parameters: Tensor,  # [R, fields of `RowParameters`] in double precision
     stages: Stages,  # of every row
 ) -> Tensor:
-    """Token ids and confidences as doubles [2, R]; confidences are 0 where none are wanted."""
+    """Token ids and confidences as doubles [R, 2]; confidences are 0 where none are wanted."""
     logits = logits.float()
     highest = logits.amax(1, keepdim=True)  # NaN, if there is one
-    confidences = torch.zeros_like(parameters[0])
+    confidences = torch.zeros_like(highest, dtype=torch.float64)
     if not (stages.samples or stages.has_confidence):
         token_ids = _first(logits == highest)
     else:
-        fields = RowParameters(*parameters.unsqueeze(-1))
+        fields = RowParameters(*parameters.split(1, dim=1))
         scaled = logits.double().sub_(highest.double()).div_(fields.temperature)
         mass = masses(scaled) if stages.has_top_p or stages.has_confidence else None
         if stages.has_confidence and mass is not None:
-            confidences = mass_of_best(logits.shape[-1]) / mass.sum(1).double()
+            confidences = mass_of_best(logits.shape[-1]) / mass.sum(1, keepdim=True).double()
         if stages.samples:
             is_kept = _kept(logits, scaled, mass, fields, stages)
             token_ids = _sampled(scaled, is_kept, fields, stages.num_listed)
         else:
             token_ids = _first(scaled == 0.0)
-    token_ids = torch.where(highest.isfinite().squeeze(1), token_ids, LOOK)
-    return torch.stack((token_ids.double(), confidences))
+    token_ids = torch.where(highest.isfinite(), token_ids, LOOK)
+    return torch.cat((token_ids.double(), confidences), dim=1)
 
 
 def _kept(
@@ -146,7 +147,7 @@ def _sampled(
     fields: RowParameters[Tensor],
     num_listed: int,
 ) -> Tensor:
-    """The kept tokens with the highest sums of scaled logit and noise [R]."""
+    """The kept tokens with the highest sums of scaled logit and noise [R, 1]."""
     vocab_size = scaled.shape[-1]
     places = Places(*(field.long() for field in fields[:4]))
     if not num_listed:
@@ -157,7 +158,7 @@ def _sampled(
     token_ids = token_ids.clamp_(max=vocab_size - 1)
     values = torch.where(is_token, scaled.gather(1, token_ids), -math.inf)
     indices = _winner(values, uniform(places, token_ids))
-    chosen = token_ids.gather(1, indices.clamp(min=0)[:, None]).squeeze(1)
+    chosen = token_ids.gather(1, indices.clamp(min=0))
     return torch.where(indices == LOOK, LOOK, chosen)
 
 
@@ -165,16 +166,16 @@ def _winner(
     values: Tensor,  # [R, N], minus infinity for what is not kept
     uniforms: Tensor,  # [R, N]
 ) -> Tensor:
-    """The indices [R] of the highest sums of value and noise, the first ones of equals."""
+    """The indices [R, 1] of the highest sums of value and noise, the first ones of equals."""
     num_values = values.shape[-1]
     estimates = values - uniforms.log().neg_().log_()
     rivals = estimates.topk(min(_NUM_RIVALS, num_values))
     scores = values.gather(1, rivals.indices) + gumbel_of(uniforms.gather(1, rivals.indices))
     is_best = scores == scores.amax(1, keepdim=True)
-    winners = torch.where(is_best, rivals.indices, num_values - 1).amin(1)
+    winners = torch.where(is_best, rivals.indices, num_values - 1).amin(1, keepdim=True)
     if num_values <= _NUM_RIVALS:
         return winners
-    best, worst = rivals.values[:, 0], rivals.values[:, -1]
+    best, worst = rivals.values[:, :1], rivals.values[:, -1:]
     return torch.where(worst < best - _MARGIN, winners, LOOK)
 
 
@@ -188,7 +189,7 @@ def _listed(is_kept: Tensor, num_listed: int) -> Tensor:
 
 
 def _first(is_one: Tensor) -> Tensor:
-    """The index [R] of the first one that is: `argmax` does not promise the first on a GPU."""
+    """The index [R, 1] of the first one that is: `argmax` does not promise the first on a GPU."""
     vocab_size = is_one.shape[-1]
     every_id = torch.arange(vocab_size, device=is_one.device)
-    return torch.where(is_one, every_id, vocab_size).amin(1)
+    return torch.where(is_one, every_id, vocab_size).amin(1, keepdim=True)

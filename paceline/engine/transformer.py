@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from paceline.engine.chosen_rows import chosen_rows
+from paceline.engine.chosen_rows import TokenChooser
 from paceline.engine.device import CPU, Device
 from paceline.engine.device_rows import host_rows
 from paceline.engine.feature_projection import FeatureProjection
@@ -81,6 +81,7 @@ class TransformerModel:
         self._num_ranks = 1 if share is None else share.group.size
         self._kept_size: int = len(feature_layers) * config.hidden_size
         self._projection = projection
+        self._chooser = TokenChooser(device.torch_device) if device.chooses_tokens else None
         storage = self._runner.storage
         self._kv_cache: KVCache[Any] = KVCache(storage, -(-kv_cache_tokens // storage.cell_size))
         self.varies_with_width = not self._runner.has_exact_rows
@@ -123,8 +124,8 @@ class TransformerModel:
             _keep_features(batch, features)
         for part in batch:
             part.kv.num_tokens += part.num_stem
-        if self._device.chooses_tokens:
-            return chosen_rows(batch, plan, logits[:, : self._vocab_size])
+        if self._chooser is not None:
+            return self._chooser.rows(batch, plan, logits[:, : self._vocab_size])
         rows_of_logits: Logits = logits[:, : self._vocab_size].float().cpu().numpy()
         bounds = np.cumsum([part.num_logits for part in batch])[:-1]
         return [*np.split(rows_of_logits, bounds)]

@@ -159,16 +159,18 @@ def test_the_rows_of_a_tree_need_not_be_copied() -> None:
 
 def test_a_pass_of_many_sequences_says_of_each_row_what_the_sampler_says() -> None:
     kinds: list[SequenceSettings | None] = [*PLAIN.values(), CHANGED["biased"], None] * 3
+    # Twice as many rows of one kind as are done at once, and some more.
+    shares = [(70, 70), *((3 + index, index % 4) for index in range(1, len(kinds)))]
 
     def rows_of(model: RecordingModel) -> list[Rows]:
         batch = []
-        for index, settings in enumerate(kinds):
-            own = text(3 + index, VOCAB_SIZE, seed=index)
+        for index, (settings, (length, num_logits)) in enumerate(zip(kinds, shares, strict=True)):
+            own = text(length, VOCAB_SIZE, seed=index)
             kv = model.kv_cache.open(own, salt=str(index))
             assert model.kv_cache.reserve(kv, len(own))
-            num_logits = index % 4
+            wants = index > 9
             batch.append(
-                PassSequence(kv, own, num_logits, settings=settings, wants_confidence=index > 9)
+                PassSequence(kv, own, num_logits, settings=settings, wants_confidence=wants)
             )
         rows = model.forward(batch)
         for part in batch:
@@ -177,10 +179,11 @@ def test_a_pass_of_many_sequences_says_of_each_row_what_the_sampler_says() -> No
 
     plain, chosen = (rows_of(models(device)[0]) for device in (CPU, CHOOSING))
     for index, (settings, rows, device_rows) in enumerate(zip(kinds, plain, chosen, strict=True)):
+        length, num_logits = shares[index]
         assert np.array_equal(host_rows(device_rows), rows)
-        assert device_rows.shape == (index % 4, VOCAB_SIZE)
+        assert device_rows.shape == (num_logits, VOCAB_SIZE)
         for number, row in enumerate(rows):
-            position = 3 + index - len(rows) + number + 1
+            position = length - num_logits + number + 1
             found = chosen_token(device_rows, number)
             if settings is None or settings.logit_bias:
                 assert found is None

@@ -5,13 +5,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 import torch
+from fake_card import CARD, fake_tensors
 from torch import Tensor
 
 from paceline.engine import device_sampling
+from paceline.engine.captured_choice import CapturedChoice
 from paceline.engine.device_noise import Places, gumbel_of, uniform, uniform_rows
 from paceline.engine.device_sampling import (
     LOOK,
@@ -29,6 +32,7 @@ VECTORS = json.loads(
 )
 GREEDY = SequenceSettings(max_length=1000)
 SAMPLED = replace(GREEDY, temperature=1.0)
+META = torch.device("meta")
 ALMOST_ONE = math.nextafter(1.0, 0.0)
 FILTERS = [
     {},
@@ -73,9 +77,9 @@ def said(
 ) -> list[tuple[int, float]]:
     (stages,) = {stages_of(each, rows.shape[-1], has_confidence=True) for each in settings}
     parameters = [row_parameters(*pair) for pair in zip(settings, positions, strict=True)]
-    fields = torch.tensor(parameters, dtype=torch.float64).T
-    token_ids, confidences = choose_tokens(torch.as_tensor(rows), fields, stages).tolist()
-    return [(int(token_id), share) for token_id, share in zip(token_ids, confidences, strict=True)]
+    fields = torch.tensor(parameters, dtype=torch.float64)
+    answers = choose_tokens(torch.as_tensor(rows), fields, stages).tolist()
+    return [(int(token_id), share) for token_id, share in answers]
 
 
 def drawn(
@@ -183,10 +187,41 @@ def test_whole_rows_of_uniforms_are_those_of_the_sampler(vocab_size: int) -> Non
         assert np.array_equal(found.numpy(), uniform_row(seed, choice, position, vocab_size))
 
 
-@pytest.mark.parametrize("filters", [{"temperature": 0.0}, *FILTERS])
-def test_nothing_is_read_back_and_nothing_is_made_elsewhere(filters: dict[str, float]) -> None:
-    """Tensors without content can have no shape that depends on it: a graph may capture this."""
+SOME_FILTERS = pytest.mark.parametrize("filters", [{"top_p": 0.9}, {"top_k": 4, "top_p": 0.5}])
+
+
+@SOME_FILTERS
+def test_what_a_graph_does_touches_nothing_on_the_host(filters: dict[str, float]) -> None:
+    """On a device of which only shapes are known; the double of a graph looks at all operations."""
     stages = stages_of(replace(SAMPLED, **filters), 301, has_confidence=True)
-    fields = torch.empty(8, 5, dtype=torch.float64, device="meta")
-    chosen = choose_tokens(torch.empty(5, 301, device="meta"), fields, stages)
-    assert (chosen.device.type, chosen.shape) == ("meta", (2, 5))
+    choice = CapturedChoice(META)
+    logits = torch.empty(70, 301, dtype=torch.bfloat16, device=META)
+    rows = torch.empty(3, dtype=torch.long, device=META)
+    answers = choice.choose(logits, rows, torch.ones(3, 8).double(), stages)
+    assert (answers.device, answers.shape) == (META, (3, 2))
+
+
+@SOME_FILTERS
+def test_all_of_a_choice_is_on_the_card(filters: dict[str, float]) -> None:
+    stages = stages_of(replace(SAMPLED, **filters), 301, has_confidence=True)
+    with fake_tensors():
+        fields = torch.ones(5, 8, dtype=torch.float64, device=CARD)
+        answers = choose_tokens.__wrapped__(torch.zeros(5, 301, device=CARD), fields, stages)
+        assert answers.device == CARD
+
+
+def test_what_cannot_be_captured_is_done_without_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise RuntimeError("no graphs here")
+
+    monkeypatch.setattr("paceline.engine.captured_choice.EagerGraph", refuse)
+    logits = torch.from_numpy(rows_of("random", 5, 301, np.random.default_rng(5)))
+    parameters = torch.tensor([row_parameters(SAMPLED, 3)] * 2, dtype=torch.float64)
+    stages = stages_of(SAMPLED, 301, has_confidence=False)
+    choice = CapturedChoice(torch.device("cpu"))
+    for _ in range(2):
+        found = choice.choose(logits, torch.tensor([4, 1]), parameters, stages)
+        assert torch.equal(found, choose_tokens(logits[[4, 1]], parameters, stages))
+    assert len(caplog.messages) == 1
