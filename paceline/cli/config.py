@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from paceline.config import API_KEY_KEY, Count, LogLevel, Port, Settings
+from paceline.config import API_KEY_KEY, Count, DeviceName, LogLevel, Port, Settings
 from paceline.heads.shipped import shipped_head
 
 
@@ -84,8 +84,13 @@ class ServeSettings(Settings):
     """Draft processes."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and KV cache. `auto`: float32, the fastest on a CPU without AMX; of the
-    matrices of heads eight bits, where the CPU has bfloat16."""
+    """Type of weights and KV cache. `auto`: float32 on a CPU, the fastest without AMX, and of the
+    matrices of heads eight bits where the CPU has bfloat16; bfloat16 on CUDA. float16 is for CUDA
+    only."""
+
+    device: DeviceName = "auto"
+    """Where target and drafts run: `cpu`, `cuda`, `cuda:<index>`, or `auto`, the first card if
+    PyTorch sees one. CUDA has never run on a card (docs/scaling.md)."""
 
     max_model_len: Count | None = None
     """Longest sequence in tokens, prompt and answer together. Unset: what the model was made

@@ -12,6 +12,10 @@ DEFAULT_MAX_SPECULATIVE_TOKENS = 16
 BUNDLED_MODEL = "SmolLM2-135M-Instruct"
 """What workers run when they are told no model."""
 
+KV_MEMORY_FRACTION = 0.25
+"""Of what is free when a worker has loaded its model: targets and drafts share the memory of this
+machine, or its card, and load at the same time."""
+
 Values = dict[str, Any]
 """Fields of a worker's settings class; None leaves one as it is."""
 
@@ -71,7 +75,9 @@ def _common(settings: ServeSettings, num_sharing: int) -> Values:
     """Of a worker that shares the cores with so many of its kind."""
     return {
         "dtype": settings.dtype,
+        "device": settings.device,
         "kv_cache_tokens": settings.kv_cache_tokens,
+        "kv_memory_fraction": KV_MEMORY_FRACTION,
         "cache_dir": settings.cache_dir or None,
         "max_speculative_tokens": max(
             DEFAULT_MAX_SPECULATIVE_TOKENS, settings.num_speculative_tokens
