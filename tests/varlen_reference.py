@@ -30,7 +30,7 @@ def _attend(
     key: Tensor,  # [pages, page size, num_kv_heads, D]
     value: Tensor,
     cu_seq_q: Tensor,  # [N + 1]
-    cu_seq_k: Tensor,  # [N + 1]
+    cu_seq_k: Tensor | None,  # [N + 1]
     max_q: int,
     max_k: int,
     *,
@@ -43,13 +43,15 @@ def _attend(
     num_splits: int,
 ) -> Tensor:
     num_pages, page_size, num_kv_heads, head_dim = key.shape
-    numbers = (cu_seq_q, cu_seq_k, seqused_k, block_table)
+    numbers = (cu_seq_q, seqused_k, block_table)
     assert all(one.dtype == torch.int32 and one.is_contiguous() for one in numbers)
     assert all(one.stride(-1) == 1 for one in (query, key, value))
     assert return_aux is None and num_splits == 1 and enable_gqa
     assert page_size % 256 == 0 and head_dim % 8 == 0 and head_dim <= 256
-    assert len(cu_seq_q) == len(cu_seq_k) == len(seqused_k) + 1 == len(block_table) + 1
-    assert torch.equal(cu_seq_k.diff(), seqused_k) and max_q > 1
+    assert len(cu_seq_q) == len(seqused_k) + 1 == len(block_table) + 1 and max_q > 1
+    if cu_seq_k is not None:
+        assert cu_seq_k.dtype == torch.int32 and len(cu_seq_k) == len(cu_seq_q)
+        assert torch.equal(cu_seq_k.diff(), seqused_k)
     assert cu_seq_q[0] == 0 and cu_seq_q[-1] == len(query)
     assert block_table.min() >= 0 and block_table.max() < num_pages
     # "Both ends aligned": the last query stands at the last key.

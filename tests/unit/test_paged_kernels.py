@@ -81,10 +81,11 @@ def test_what_varlen_attn_documents_and_plain_attention_agree_with_it(
     keys = Keys(shape, torch.float32)
     tiled = TiledAttention(shape, torch.float32, MAX_LENGTH)
     expected = attend(GatheredKernel(shape, MAX_LENGTH, tiled), keys, 0.3, window, STARTS)
-    for kernel in (VarlenKernel(MAX_LENGTH), GatheredKernel(shape, MAX_LENGTH, None)):
+    flash = [VarlenKernel(MAX_LENGTH, has_bounds) for has_bounds in (True, False)]
+    for kernel in (*flash, GatheredKernel(shape, MAX_LENGTH, None)):
         found = attend(kernel, keys, 0.3, window, STARTS)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    assert reference.num_calls == 1
+    assert reference.num_calls == 2
 
 
 def test_varlen_attn_takes_the_call_as_far_as_a_machine_without_cuda_can_tell() -> None:

@@ -48,7 +48,8 @@ class CudaGraph:
                 function(self._numbers)
         torch.cuda.current_stream(device).wait_stream(beside)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        # Other threads may use the card meanwhile; what they do is not recorded.
+        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._results = function(self._numbers)
 
     def replay(self, numbers: Tensor) -> Results:

@@ -9,11 +9,13 @@ Dimensions: N rows, R rows of logits, V waves, W writes of a wave, T tiles of a 
 table.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
+from collections.abc import Sequence
+from itertools import islice, repeat
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline.engine.paged.storage import PAGE_SIZE, PagedKV
@@ -65,20 +67,31 @@ class PassNumbers(NamedTuple):
 
 def pack(plan: PassPlan[PagedKV], paged: PagedPlan, widths: Widths, dummy: int) -> Tensor:
     """The numbers of a pass, int32 on the CPU."""
-    places = [0] * widths.num_rows
-    for number, wave in enumerate(paged.waves):
-        for tile_number, tile in enumerate(wave.tiles):
-            first = (number * widths.num_tiles + tile_number) * TILE_SIZE
-            places[tile.rows.start : tile.rows.stop] = range(first, first + len(tile.rows))
-    parts: list[Iterable[int]] = [
-        _filled(plan.token_ids, widths.num_rows, 0),
-        _filled(plan.positions, widths.num_rows, 0),
-        _filled(plan.wanted_rows, widths.num_wanted, 0),
-        places,
-    ]
-    waves = [*paged.waves, *repeat(Wave(), widths.num_waves - len(paged.waves))]
-    parts.extend(_wave(wave, widths, dummy) for wave in waves)
-    return torch.tensor([*chain.from_iterable(parts)], dtype=torch.int32)
+    numbers = np.zeros(sum(_sizes(widths)), dtype=np.int32)
+    parts = iter(np.split(numbers, np.cumsum(_sizes(widths))[:-1]))
+    token_ids, positions, wanted_rows, places = islice(parts, 4)
+    _fill(token_ids, plan.token_ids)
+    _fill(positions, plan.positions)
+    _fill(wanted_rows, plan.wanted_rows)
+    first = 0
+    for wave in [*paged.waves, *repeat(Wave(), widths.num_waves - len(paged.waves))]:
+        written_rows, slots, tile_rows, entries, num_keys = islice(parts, 5)
+        slots[:] = dummy * PAGE_SIZE
+        entries[:] = dummy
+        num_keys[:] = TILE_SIZE
+        _fill(written_rows, wave.written_rows)
+        _fill(slots, wave.slots)
+        tiles = tile_rows.reshape(widths.num_tiles, TILE_SIZE)
+        tables = entries.reshape(widths.num_tiles, widths.num_blocks)
+        for number, tile in enumerate(wave.tiles):
+            tiles[number] = tile.rows.start
+            _fill(tiles[number], tile.rows)
+            _fill(tables[number], _table(tile))
+            num_keys[number] = tile.num_keys
+            place = first + number * TILE_SIZE
+            places[tile.rows.start : tile.rows.stop] = range(place, place + len(tile.rows))
+        first += widths.num_tiles * TILE_SIZE
+    return torch.from_numpy(numbers)
 
 
 def padding(widths: Widths, dummy: int) -> Tensor:
@@ -88,13 +101,9 @@ def padding(widths: Widths, dummy: int) -> Tensor:
 
 def unpack(numbers: Tensor, widths: Widths) -> PassNumbers:
     """Views of a pass's numbers, wide where torch indexes with them."""
-    num_queries = widths.num_tiles * TILE_SIZE
-    num_entries = widths.num_tiles * widths.num_blocks
-    rows = [widths.num_rows, widths.num_rows, widths.num_wanted, widths.num_rows]
-    wave = [widths.num_writes, widths.num_writes, num_queries, num_entries, widths.num_tiles]
-    sizes = [*rows, *wave * widths.num_waves]
+    sizes = _sizes(widths)
     pairs = zip(numbers.long().split(sizes), numbers.split(sizes), strict=True)
-    token_ids, positions, wanted_rows, places = (part for part, _ in islice(pairs, len(rows)))
+    token_ids, positions, wanted_rows, places = (wide for wide, _ in islice(pairs, 4))
     waves = []
     for _ in range(widths.num_waves):
         (written, _), (slots, _), (tile_rows, _), (_, tables), (_, num_keys) = islice(pairs, 5)
@@ -103,23 +112,19 @@ def unpack(numbers: Tensor, widths: Widths) -> PassNumbers:
     return PassNumbers(token_ids, positions, wanted_rows, places, waves)
 
 
-def _wave(wave: Wave, widths: Widths, dummy: int) -> Iterator[int]:
-    yield from _filled(wave.written_rows, widths.num_writes, 0)
-    yield from _filled(wave.slots, widths.num_writes, dummy * PAGE_SIZE)
-    for tile in wave.tiles:
-        yield from _filled(tile.rows, TILE_SIZE, tile.rows.start)
-    num_missing = widths.num_tiles - len(wave.tiles)
-    yield from repeat(0, num_missing * TILE_SIZE)
-    for tile in wave.tiles:
-        yield from _filled(_table(tile), widths.num_blocks, dummy)
-    yield from repeat(dummy, num_missing * widths.num_blocks)
-    yield from _filled([tile.num_keys for tile in wave.tiles], widths.num_tiles, TILE_SIZE)
+def _sizes(widths: Widths) -> list[int]:
+    """Of each part, in their order: four of the pass, and five of each wave."""
+    num_queries = widths.num_tiles * TILE_SIZE
+    num_entries = widths.num_tiles * widths.num_blocks
+    rows = [widths.num_rows, widths.num_rows, widths.num_wanted, widths.num_rows]
+    wave = [widths.num_writes, widths.num_writes, num_queries, num_entries, widths.num_tiles]
+    return [*rows, *wave * widths.num_waves]
 
 
 def _table(tile: Tile) -> Sequence[int]:
     return tile.blocks[: -(-tile.num_keys // PAGE_SIZE)]
 
 
-def _filled(numbers: Sequence[int], size: int, filler: int) -> Iterator[int]:
-    assert len(numbers) <= size, "the widths are those of a larger pass"
-    return chain(numbers, repeat(filler, size - len(numbers)))
+def _fill(part: NDArray[np.int32], numbers: Sequence[int]) -> None:
+    assert len(numbers) <= len(part), "the widths are those of a larger pass"
+    part[: len(numbers)] = numbers

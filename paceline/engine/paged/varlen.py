@@ -40,9 +40,10 @@ class VarlenKernel:
 
     has_exact_rows = True
 
-    def __init__(self, max_length: int) -> None:
+    def __init__(self, max_length: int, has_key_bounds: bool = True) -> None:
         self.name = "FlashAttention with block tables (torch.nn.attention.varlen)"
         self._num_blocks = blocks_of(max_length)
+        self._has_key_bounds = has_key_bounds
 
     def table_width(self, num_blocks: int) -> int:
         """That of the longest text: only blocks that hold keys are read."""
@@ -50,11 +51,11 @@ class VarlenKernel:
 
     def bind(self, tables: Tensor, num_keys: Tensor) -> WaveAttention:
         """Make ready for a wave of such tiles."""
-        return _VarlenWave(tables, num_keys)
+        return _VarlenWave(tables, num_keys, self._has_key_bounds)
 
 
 class _VarlenWave:
-    def __init__(self, tables: Tensor, num_keys: Tensor) -> None:
+    def __init__(self, tables: Tensor, num_keys: Tensor, has_key_bounds: bool) -> None:
         num_tiles, num_blocks = tables.shape
         self._tables = tables
         self._num_keys = num_keys
@@ -62,8 +63,10 @@ class _VarlenWave:
         self._query_bounds = torch.arange(
             0, (num_tiles + 1) * TILE_SIZE, TILE_SIZE, dtype=torch.int32, device=tables.device
         )
-        self._key_bounds = torch.zeros_like(self._query_bounds)
-        self._key_bounds[1:] = num_keys.cumsum(0)
+        self._key_bounds: Tensor | None = None
+        if has_key_bounds:
+            self._key_bounds = torch.zeros_like(self._query_bounds)
+            self._key_bounds[1:] = num_keys.cumsum(0)
         self._max_keys = num_blocks * PAGE_SIZE
 
     def attend(
@@ -96,19 +99,23 @@ def choose_kernel(
     """The kernel for a model on a device, which the log says."""
     if device.type == "cpu":
         return GatheredKernel(shape, max_length, TiledAttention(shape, dtype, max_length))
-    kernel: VarlenKernel | GatheredKernel
     fault = varlen_fault(shape, dtype, device)
-    if not fault:
-        kernel = VarlenKernel(max_length)
+    # FlashAttention 2 wants the bounds of the keys and does not look at them; 3 refuses them.
+    for has_key_bounds in () if fault else (True, False):
+        flash = VarlenKernel(max_length, has_key_bounds)
         try:
-            kernel.has_exact_rows = has_exact_rows(kernel, shape, dtype, device, max_length)
+            flash.has_exact_rows = has_exact_rows(flash, shape, dtype, device, max_length)
         except RuntimeError as error:
             fault = f"FlashAttention failed in a trial: {error}"
-    if fault:
-        kernel = GatheredKernel(shape, max_length, None)
-        kernel.has_exact_rows = has_exact_rows(kernel, shape, dtype, device, max_length)
+        else:
+            return _said(flash, device, "")
+    gathering = GatheredKernel(shape, max_length, None)
+    gathering.has_exact_rows = has_exact_rows(gathering, shape, dtype, device, max_length)
+    return _said(gathering, device, f", since {fault}")
+
+
+def _said(kernel: PagedKernel, device: torch.device, reason: str) -> PagedKernel:
     bits = "the same bits however it is computed" if kernel.has_exact_rows else "bits that vary"
-    reason = f", since {fault}" if fault else ""
     _log.info("Attention on %s: %s%s. A row has %s.", device, kernel.name, reason, bits)
     return kernel
 
@@ -151,20 +158,20 @@ def has_exact_rows(
     width = kernel.table_width(num_blocks)
     table = [*range(num_blocks), *[num_blocks] * (width - num_blocks)]
 
-    def attend(starts: list[int]) -> Tensor:
+    def attend(starts: list[int], window: int | None) -> Tensor:
         tables = torch.tensor([table] * len(starts), dtype=torch.int32, device=device)
         num_keys = torch.tensor(starts, dtype=torch.int32, device=device) + TILE_SIZE
         rows = torch.cat([query[start : start + TILE_SIZE] for start in starts])
         scaling = shape.head_dim**-0.5
-        found: Tensor = kernel.bind(tables, num_keys).attend(rows, keys, values, scaling, None)
+        found: Tensor = kernel.bind(tables, num_keys).attend(rows, keys, values, scaling, window)
         return found.view(len(starts), TILE_SIZE, -1)
 
     starts = [*range(0, length - TILE_SIZE + 1, TILE_SIZE)]
-    expected = attend(starts).flatten(0, 1)
-    for start in (0, length // 2, len(expected) - 2 * TILE_SIZE):
-        for shift in range(TILE_SIZE):
-            first = start + shift
-            (found,) = attend([first])
-            if not torch.equal(found, expected[first : first + TILE_SIZE]):
-                return False
+    for window in (None, PAGE_SIZE + 1):
+        expected = attend(starts, window).flatten(0, 1)
+        for first in (*range(TILE_SIZE), *range(PAGE_SIZE - TILE_SIZE, PAGE_SIZE + TILE_SIZE)):
+            if first + TILE_SIZE <= len(expected):
+                (found,) = attend([first], window)
+                if not torch.equal(found, expected[first : first + TILE_SIZE]):
+                    return False
     return True
