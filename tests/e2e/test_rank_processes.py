@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from answers import OFF, Body, ask_all, ask_grpc, check_equal, drafts
+from faults import ask_with_fault
 from forked_ranks import SERVICE, Rank, RankProcesses, until_serving
 from observed import soon, status
 from ports import HOST
 from processes import Coordinator, Processes
-from test_faults import ask_with_fault
 from tiny_models import save_checkpoint, tiny_config
 from waiting import NEVER_S, SOON_S, wait_until
 from whole_coordinator import coordinator

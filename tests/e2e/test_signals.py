@@ -6,9 +6,9 @@ import signal
 import pytest
 from answers import ask, check_equal
 from conftest import TABLE
+from faults import GREEDY, ask_with_fault
 from observed import SOON_S, is_complete, soon, status
 from processes import Coordinator, Processes, Worker
-from test_faults import GREEDY, ask_with_fault
 from waiting import NEVER_S, wait_until
 
 pytestmark = pytest.mark.timeout(900)
