@@ -3,6 +3,7 @@
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from paceline.engine.grammar import Grammars
 from paceline.engine.ranks.place import VARIABLES as RANK_VARIABLES
 from paceline.engine.ranks.place import RankPlace, find_place
 from paceline.engine.worker_model import WorkerModel, build_worker_model, prepare_torch
-from paceline.metrics import MetricsServer
+from paceline.metrics import Instruments, MetricsServer
 from paceline.rounds import WorkerInfo
 from paceline.server import STOP_GRACE_S, GrpcServer, Health, run_service, serve_worker
 from paceline.server_security import ServerSecurity
@@ -52,15 +53,33 @@ async def serve(settings: TargetSettings) -> None:
         return
     build = partial(_build_rank, settings, place)
     if place.rank > 0:
-        server = GrpcServer(SERVICE_NAME, None, security=security, health_of_service=health)
-        port = await server.start(settings.host, settings.port)
-        logger.info("%s tells its health on %s", place, with_port(settings.host, port))
-        await follow(place, await built(place, build, thread), server, thread)
-        await server.stop(STOP_GRACE_S)
+        await _follow(settings, security, thread, place, build)
         return
     if settings.health_port is not None:
         await health.listen(settings.host, settings.health_port)
     await _serve(settings, security, thread, await built(place, build, thread), health)
+
+
+async def _follow(
+    settings: TargetSettings,
+    security: ServerSecurity,
+    thread: ThreadPoolExecutor,
+    place: RankPlace,
+    build: Callable[[], Any],
+) -> None:
+    server = GrpcServer(SERVICE_NAME, None, security=security)
+    port = await server.start(settings.host, settings.port)
+    # Of the process only: what the group does rank 0 counts.
+    metrics_server = MetricsServer(Instruments(), settings.host, settings.metrics_port)
+    logger.info(
+        "%s tells its health on %s, metrics on %s",
+        place,
+        with_port(settings.host, port),
+        metrics_server.url,
+    )
+    await follow(place, await built(place, build, thread), server, thread)
+    await server.stop(STOP_GRACE_S)
+    await metrics_server.stop()
 
 
 def _build_rank(settings: TargetSettings, place: RankPlace) -> Any:

@@ -43,7 +43,7 @@ def settings_of_rank(settings: TargetSettings, place: RankPlace) -> TargetSettin
     if settings.num_threads is None and place.local_size > 1:
         own["num_threads"] = max(1, num_cores() // place.local_size)
     if not place.is_first_of_host:
-        own["port"] = 0
+        own |= {"port": 0, "metrics_port": 0}
         if settings.health_port is not None:
             own["health_port"] = 0
     return settings.model_copy(update=own)

@@ -13,6 +13,7 @@ from answers import OFF, Body, ask_all, ask_grpc, check_equal, drafts
 from faults import ask_with_fault
 from forked_ranks import SERVICE, Rank, RankProcesses, until_serving
 from observed import soon, status
+from plain_http import plain_get
 from ports import HOST
 from processes import Coordinator, Processes
 from tiny_models import save_checkpoint, tiny_config
@@ -26,8 +27,10 @@ from paceline.server import DEVICE_BROKEN
 pytestmark = pytest.mark.timeout(900)
 
 NUM_CLIENTS = 8
-LONG: Body = {"prompt": "On and on", "ignore_eos": True, "max_tokens": 120, "temperature": 0}
-FAULT_AT = 20
+LONG: Body = {"prompt": "On and on", "ignore_eos": True, "max_tokens": 80, "temperature": 0}
+SHORT: Body = {**LONG, "max_tokens": 40}
+"""torchrun gives processes that it has told to stop 30 seconds."""
+FAULT_AT = 10
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ BODIES: list[Body] = [
     {
         "prompt": f"one two three {number}, one two three {number}, one",
         "ignore_eos": True,
-        "max_tokens": 32,
+        "max_tokens": 24,
         "temperature": (0, 0.9)[number % 2],
         "seed": number,
     }
@@ -87,15 +90,18 @@ async def test_ranks_of_torchrun_say_the_same_with_drafts_and_complete_it_when_t
         asked = processes.coordinator([f"{HOST}:{port}"], [draft])
         asked.wait_ready()
         await check_drafts_change_nothing(asked)
-        asking = [asyncio.create_task(ask_grpc([asked.grpc_address], LONG)) for _ in range(3)]
+        asking = [asyncio.create_task(ask_grpc([asked.grpc_address], SHORT)) for _ in range(3)]
 
         async def has_begun() -> bool:
-            return any(w["num_sequences"] for w in (await status(asked))["workers"])
+            have_ended = all(task.done() for task in asking)
+            return have_ended or any(
+                worker["num_sequences"] for worker in (await status(asked))["workers"]
+            )
 
         await soon(has_begun, "the answers have begun")
         run.terminate()
         first, *others = [await task for task in asking]
-        assert len(first.token_ids) == LONG["max_tokens"]
+        assert len(first.token_ids) == SHORT["max_tokens"]
         for other in others:
             check_equal(other, first, "of a group that drains")
         await asyncio.to_thread(run.wait, SOON_S)
@@ -171,14 +177,18 @@ async def test_a_rank_is_alive_while_it_waits_and_ready_with_the_others(
 ) -> None:
     meeting_port = started.port()
 
-    def start(rank: int, health_port: int) -> Rank:
-        variables = rank_variables(rank, 2, HOST, meeting_port) | {"LOCAL_WORLD_SIZE": "1"}
-        return started.rank(variables, 2, model=model, port=0, health_port=health_port)
+    health_ports, metrics_port = (started.port(), started.port()), started.port()
 
-    health_ports = started.port(), started.port()
-    second = start(1, health_ports[1])
+    def start(rank: int, **settings: int) -> Rank:
+        variables = rank_variables(rank, 2, HOST, meeting_port) | {"LOCAL_WORLD_SIZE": "1"}
+        ports = {"port": 0, "health_port": health_ports[rank], **settings}
+        return started.rank(variables, 2, model=model, **ports)
+
+    second = start(1, metrics_port=metrics_port)
     await until_serving(f"{HOST}:{health_ports[1]}", "", [second])
     assert not GrpcProbe(f"{HOST}:{health_ports[1]}", SERVICE)()
-    first = start(0, health_ports[0])
+    first = start(0)
     for port in health_ports:
         await until_serving(f"{HOST}:{port}", SERVICE, [first, second])
+    page = await asyncio.to_thread(plain_get, f"http://{HOST}:{metrics_port}/metrics")
+    assert "process_resident_memory_bytes" in page.text

@@ -164,13 +164,13 @@ async def test_a_rank_that_waits_says_so_from_time_to_time(
 
 
 def test_ranks_of_one_host_share_its_cores_and_leave_the_ports_to_the_first() -> None:
-    settings = TargetSettings(health_port=50062)
+    settings = TargetSettings(health_port=50062, metrics_port=9061)
     first, second = (
         settings_of_rank(settings, RankPlace(number, 2, "127.0.0.1", 29500, local_size=2))
         for number in (0, 1)
     )
-    assert (first.port, first.health_port) == (settings.port, 50062)
-    assert (second.port, second.health_port) == (0, 0)
+    assert (first.port, first.health_port, first.metrics_port) == (settings.port, 50062, 9061)
+    assert (second.port, second.health_port, second.metrics_port) == (0, 0, 0)
     assert first.num_threads == second.num_threads == max(1, rank.num_cores() // 2)
 
 
