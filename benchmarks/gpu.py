@@ -14,6 +14,7 @@ nothing is downloaded. Parts, each within its share of the time, and written dow
 import argparse
 import gc
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -86,20 +87,18 @@ def main() -> int:
         "versions": describe_versions(),
         "seconds": {},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        measuring = _Measuring(device, scale, Path(folder), options.scale_of_time)
-        for part in PARTS:
-            if part in options.skip:
-                continue
-            sys.stderr.write(f"{title}: {part}\n")
-            started = monotonic()
-            try:
-                document[part] = getattr(measuring, part)()
-            except Exception as error:  # the other parts are worth having
-                document[part] = {"failed": f"{type(error).__name__}: {error}"}
-            document["seconds"][part] = round(monotonic() - started, 1)
-            options.output.write_text(json.dumps(document, indent=2) + "\n")
-    write_tables(document, sys.stdout)
+    # Whoever ends it early gets what there is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(f"{title}: stopped before the end"))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            measuring = _Measuring(device, scale, Path(folder), options.scale_of_time)
+            for part in PARTS:
+                if part not in options.skip:
+                    sys.stderr.write(f"{title}: {part}\n")
+                    measuring.run(part, document)
+                    options.output.write_text(json.dumps(document, indent=2) + "\n")
+    finally:
+        write_tables(document, sys.stdout)
     return 1 if has_fault(document) else 0
 
 
@@ -125,9 +124,19 @@ class _Measuring:
         self._dtype = dtype_on(device, "auto")
         self._models: dict[tuple[Shape, float], Any] = {}
 
+    def run(self, part: str, document: dict[str, Any]) -> None:
+        """Measure a part, and note what came out or why nothing did."""
+        started = monotonic()
+        try:
+            document[part] = getattr(self, part)()
+        except Exception as error:  # the other parts are worth having
+            document[part] = {"failed": f"{type(error).__name__}: {error}"}
+        document["seconds"][part] = round(monotonic() - started, 1)
+
     def exactness(self) -> dict[str, Any]:
         directory = self._folder / "exactness"
-        return exactness(directory, self._device, self._scale.num_texts)
+        has_time = self._clock("exactness")
+        return exactness(directory, self._device, self._scale.num_texts, has_time)
 
     def passes(self) -> dict[str, Any]:
         scale, has_time = self._scale, self._clock("passes")
@@ -183,7 +192,7 @@ class _Measuring:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:<index>")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--skip", nargs="*", default=[], choices=PARTS)
     parser.add_argument("--output", type=Path, default=Path("gpu.json"), help="JSON file")
     parser.add_argument(

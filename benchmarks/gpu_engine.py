@@ -40,7 +40,9 @@ def load_worker(directory: Path, device: Device, dtype: str, kv_cache_tokens: in
     return build_worker_model(settings)
 
 
-def exactness(directory: Path, device: Device, num_texts: int) -> dict[str, Any]:
+def exactness(
+    directory: Path, device: Device, num_texts: int, has_time: Callable[[], bool]
+) -> dict[str, Any]:
     """Tokens of a small model on the device, against the CPU's, and with drafts against without.
 
     In float32 against the CPU's float32: other sums, so near ties may differ. With drafts of
@@ -54,6 +56,8 @@ def exactness(directory: Path, device: Device, num_texts: int) -> dict[str, Any]
     expected = plain_cpu.run(texts, num_tokens).token_ids
     found: dict[str, Any] = {}
     for dtype in device.dtypes:
+        if found and not has_time():
+            break
         target = load_worker(directory / "target", device, dtype, 32_768)
         draft = load_worker(directory / "draft", device, dtype, 32_768)
         loop = SpeculativeLoop(target.model, draft.model, 4)
@@ -112,8 +116,10 @@ def decoding(
     has_time: Callable[[], bool],
 ) -> list[dict[str, Any]]:
     """Tokens/s plain and with drafts, and whether the tokens are equal."""
-    results = []
+    results: list[dict[str, Any]] = []
     for batch in batches:
+        if results and not has_time():
+            break
         texts = prompts(target.vocab_size, batch, 64)
         plain = BareLoop(target)
         plain.run(texts, 4)
