@@ -81,7 +81,7 @@ tree = trees(st.integers(0, 3), 12).map(as_tree)
 parts = st.tuples(places, st.integers(1, 20), tree | st.just(NO_TREE))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(parts=st.lists(parts, min_size=1, max_size=3), num_scratch=st.integers(0, 30))
 def test_every_query_sees_its_own_way_whatever_scratch_there_is(
     parts: Parts, num_scratch: int
