@@ -20,6 +20,7 @@ from draft_service.config import DraftSettings
 from draft_service.drafters.eagle import EagleDrafter
 from draft_service.drafters.medusa import MedusaDrafter
 from draft_service.proposer import Drafter, Proposer
+from paceline.engine.device import CPU
 from paceline.engine.loading import load_model
 from paceline.engine.transformer import TransformerModel
 from paceline.engine.worker_head import build_medusa_head, build_worker_head
@@ -56,12 +57,12 @@ def fed(
     files = aligned_head() if request.param == "eagle" else aligned_medusa("authors")
     path, model = str(files.write(folder)), str(target_folder)
     settings = DraftSettings(
-        drafter=request.param, model=model, head=path, feature_projection=False
+        drafter=request.param, model=model, head=path, feature_projection=False, dtype="float32"
     )
     if request.param == "eagle":
-        head = build_worker_head(settings, "float32").head
+        head = build_worker_head(settings, CPU).head
         return Fed(lambda: EagleDrafter(head), (2, 1, 0), head.feature_size, 23)
-    heads = build_medusa_head(settings, "float32").head
+    heads = build_medusa_head(settings, CPU).head
     return Fed(lambda: MedusaDrafter(heads), (3,), heads.feature_size, 21)
 
 
