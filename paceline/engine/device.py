@@ -1,6 +1,6 @@
 """What differs by where a model runs: types of weights, memory, rows of linear layers, the bits.
 
-A worker makes one `Device` and hands it to all that compute, so that nothing else asks which it is.
+A worker makes one `Device` and hands it to all that compute with it.
 Knows nothing about models. `CudaDevice` has never run on a card: what was run of it was run with a
 double of the tests that does as it says and computes on the CPU.
 

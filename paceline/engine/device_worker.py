@@ -273,7 +273,7 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         self._deliver(results)
 
     def _abandon(self, error: Exception) -> list[ResultT]:
-        if isinstance(error, GroupBroken):
+        if isinstance(error, GroupBroken) or _is_card_lost(error):
             raise error
         logger.exception("a pass failed")
         return self._stepper.abandon(f"the worker's pass failed: {error!r}")
@@ -287,3 +287,9 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         self.load = load = self._stepper.load
         for caller, share in by_caller.items():
             caller.deliver(share, load)
+
+
+def _is_card_lost(error: Exception) -> bool:
+    """Whether nothing works on a card any more until its process begins anew."""
+    torch = sys.modules.get("torch")  # which a worker of the table model has not imported
+    return torch is not None and isinstance(error, torch.AcceleratorError)

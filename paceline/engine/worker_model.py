@@ -217,21 +217,30 @@ def made_ready(
 
     With a `share` as rank 0 of its group, of which the others have come as far.
     """
+    import torch
+
     from paceline.engine.costs import measure_pass_costs
     from paceline.engine.transformer import TransformerModel
 
     feature_size = len(feature_layers) * loaded.module.config.hidden_size
     kv_cache_tokens = room_for_kv(settings, loaded, device, feature_size, share)
-    model = TransformerModel(
-        loaded.module,
-        loaded.vocab_size,
-        loaded.max_model_len,
-        kv_cache_tokens,
-        feature_layers=feature_layers,
-        projection=projection,
-        device=device,
-        share=share,
-    )
+    try:
+        model = TransformerModel(
+            loaded.module,
+            loaded.vocab_size,
+            loaded.max_model_len,
+            kv_cache_tokens,
+            feature_layers=feature_layers,
+            projection=projection,
+            device=device,
+            share=share,
+        )
+        pass_costs = measure_pass_costs(model)
+    except torch.OutOfMemoryError as error:
+        raise InvalidConfig(
+            f"kv_cache_tokens is {kv_cache_tokens}, for which {device.facts[0]} has no room beside "
+            f"the model {loaded.name!r}; expected less, or a smaller kv_memory_fraction: {error}"
+        ) from error
     if model.varies_with_width:
         logger.warning(
             "the bits of a row of %s depend on the other rows of a pass on %s: answers follow the "
@@ -244,7 +253,7 @@ def made_ready(
         loaded.name,
         model.numerics,
         loaded.tokenizer_files,
-        measure_pass_costs(model),
+        pass_costs,
         tuple(feature_layers),
         "" if projection is None else projection.digest,
         loaded.num_parameters,

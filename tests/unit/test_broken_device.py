@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+import torch
 from waiting import SOON_S, until
 
 from paceline.engine import device_worker
@@ -27,6 +28,7 @@ class Stepper:
 
     waiting: list[Round] = field(default_factory=list)
     may_step: threading.Event = field(default_factory=threading.Event)
+    fault: Exception | None = None
     load: WorkerLoad = WorkerLoad()
 
     def accept(self, round: Round, waited_s: float) -> Round | None:
@@ -38,6 +40,8 @@ class Stepper:
 
     def step(self) -> list[Round]:
         assert self.may_step.wait(SOON_S)
+        if self.fault is not None:
+            raise self.fault
         results, self.waiting = self.waiting, []
         return results
 
@@ -79,6 +83,13 @@ async def test_a_pass_that_does_not_end_is_noticed(worker: Worker) -> None:
 async def test_a_thread_that_ends_unasked_is_noticed(worker: Worker) -> None:
     worker.submit(Caller(lambda results, load: None), (), ["a"])
     assert await worker.until_broken() == "its thread has ended: OSError('the device is lost')"
+
+
+async def test_a_card_that_is_lost_in_a_pass_is_noticed(worker: Worker, stepper: Stepper) -> None:
+    stepper.fault = torch.AcceleratorError("CUDA error: an illegal memory access")
+    stepper.may_step.set()
+    worker.submit(Caller(lambda results, load: None), [Round("a")])
+    assert "its thread has ended: AcceleratorError('CUDA error" in await worker.until_broken()
 
 
 async def test_a_worker_that_rests_is_not_broken(worker: Worker, stepper: Stepper) -> None:

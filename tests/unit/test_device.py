@@ -106,6 +106,18 @@ def test_the_kv_fills_the_devices_share_of_the_memory_that_is_free_there(
     assert kv_cache.capacity == -(-affordable // cell) * cell
 
 
+def test_a_card_without_room_for_the_kv_is_told_with_the_settings_that_help(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 70.00 GiB.")
+
+    monkeypatch.setattr("paceline.engine.pass_runner.PagedStorage", full)
+    loaded = load_model(str(checkpoint), dtype="float32", device="cpu")
+    with pytest.raises(InvalidConfig, match="kv_cache_tokens is 4096, for which a double has no"):
+        made_ready(TargetSettings(kv_cache_tokens=4096), loaded, CudaDouble())
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(tmp_path_factory.mktemp("model"))
