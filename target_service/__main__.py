@@ -13,8 +13,8 @@ from paceline.addresses import with_port
 from paceline.config import variables_of_launchers
 from paceline.engine.device_worker import DeviceWorker, device_thread
 from paceline.engine.grammar import Grammars
+from paceline.engine.ranks.place import TORCHRUN_VARIABLE, RankPlace, find_place
 from paceline.engine.ranks.place import VARIABLES as RANK_VARIABLES
-from paceline.engine.ranks.place import RankPlace, find_place
 from paceline.engine.worker_model import WorkerModel, build_worker_model, prepare_torch
 from paceline.metrics import Instruments, MetricsServer
 from paceline.rounds import WorkerInfo
@@ -24,7 +24,7 @@ from paceline.telemetry.tracer import start_tracing
 from paceline.v1.target_pb2_grpc import add_TargetServiceServicer_to_server
 from target_service.config import TargetSettings
 from target_service.metrics import TargetMetrics
-from target_service.rank import built, follow, settings_of_rank
+from target_service.rank import built, follow, settings_of_rank, stop_with_launcher
 from target_service.servicer import SERVICE_NAME, TargetServicer
 from target_service.verifier import Verifier, VerifierLimits
 
@@ -33,10 +33,12 @@ logger = logging.getLogger("target_service")
 
 async def serve(settings: TargetSettings) -> None:
     """Run until a signal."""
-    variables = variables_of_launchers(RANK_VARIABLES)
+    variables = variables_of_launchers((*RANK_VARIABLES, TORCHRUN_VARIABLE))
     place = find_place(settings.tensor_parallel_size, variables)
     if place is not None:
         settings = settings_of_rank(settings, place)
+        if TORCHRUN_VARIABLE in variables:
+            stop_with_launcher()
     security = ServerSecurity.of(settings)
     thread = device_thread("target-device")
     health = Health(SERVICE_NAME)

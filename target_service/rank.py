@@ -10,6 +10,10 @@ exchange, or when the time is up in which it should have answered, they end with
 
 import asyncio
 import logging
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -23,6 +27,9 @@ logger = logging.getLogger("target_service")
 
 TELL_S = 60.0
 """How often a rank says that it is not ready yet: models and machines may take their time."""
+
+LOOK_S = 1.0
+"""How often a rank looks whether its launcher is there."""
 
 T = TypeVar("T")
 
@@ -49,15 +56,21 @@ def settings_of_rank(settings: TargetSettings, place: RankPlace) -> TargetSettin
     return settings.model_copy(update=own)
 
 
+def stop_with_launcher() -> None:
+    """From now on, tell this process to stop when the one that started it is gone.
+
+    torchrun starts ranks in sessions of their own. Where it is killed nobody tells them: they would
+    go on as if they were wanted, and keep their ports.
+    """
+    threading.Thread(target=_watch, args=(os.getppid(),), name="launcher", daemon=True).start()
+
+
 async def built(place: RankPlace, build: Callable[[], T], thread: ThreadPoolExecutor) -> T:
     """What `build` makes on the device thread together with the other ranks."""
     building = asyncio.wrap_future(thread.submit(build))
     while not (await asyncio.wait({building}, timeout=TELL_S))[0]:
         logger.info(
-            "%s loads its share, or waits for other ranks at %s:%d",
-            place,
-            place.master_addr,
-            place.master_port,
+            "%s loads its share, or waits for other ranks at %s", place, place.meeting_point
         )
     try:
         return building.result()
@@ -84,3 +97,10 @@ async def follow(
     except Exception as error:  # the others cannot go on without it, and see it end
         logger.exception("a pass failed")
         end_broken(str(place), repr(error))
+
+
+def _watch(launcher: int) -> None:
+    while os.getppid() == launcher:
+        time.sleep(LOOK_S)
+    logger.warning("the process that started this rank is gone; so this one stops")
+    os.kill(os.getpid(), signal.SIGTERM)

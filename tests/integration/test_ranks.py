@@ -2,8 +2,9 @@
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,3 +167,19 @@ def test_the_reason_of_a_rank_that_cannot_load_reaches_the_others(tmp_path: Path
             load_rank(settings, CPU, group)
         _, errors = other.communicate(timeout=60)
         assert re.search("rank 0 of the group cannot start: .*nowhere", errors)
+
+
+class Unwilling:
+    """The group of a rank whose others, too, cannot start."""
+
+    rank, size = 0, 2
+
+    def meet(self, facts: Sequence[tuple[str, str]] = (), error: str = "") -> None:
+        if error:
+            raise RankFailed(f"rank 1 of the group cannot start: {error}")
+
+
+def test_a_rank_that_cannot_load_gives_its_own_reason_where_no_other_can_either() -> None:
+    group: Any = Unwilling()
+    with pytest.raises(InvalidConfig, match=r"^model '\./nowhere' is no directory"):
+        load_rank(RankSettings("./nowhere"), CPU, group)

@@ -57,6 +57,7 @@ def test_a_process_without_the_variables_is_told_of_both_ways_to_start_ranks() -
         ({"RANK": "one"}, "RANK is 'one'; expected an integer"),
         ({"MASTER_PORT": "0"}, "MASTER_PORT is '0'; expected an integer, 1 to 65535"),
         ({"MASTER_PORT": "tcp://10.0.0.1:29500"}, "MASTER_PORT is 'tcp://10.0.0.1:29500'"),
+        ({"MASTER_ADDR": "[::1]"}, r"MASTER_ADDR is '\[::1\]'; expected an address without"),
         ({"LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE is '3'; expected an integer, 1 to 2"),
     ],
 )

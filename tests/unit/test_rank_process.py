@@ -112,6 +112,25 @@ def test_a_rank_that_cannot_go_on_ends_and_says_why(kind: str, reason: str) -> N
         assert f"rank 1 of 2 ends, since it computes no more: {reason}" in errors
 
 
+ORPHAN = """
+import threading
+from target_service.rank import stop_with_launcher
+stop_with_launcher()
+print("runs", flush=True)
+threading.Event().wait()
+"""
+LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+
+def test_a_rank_is_told_to_stop_when_its_launcher_is_killed() -> None:
+    argv = [sys.executable, "-c", LAUNCHER, ORPHAN]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as launcher:
+        hear(launcher, "runs")
+        launcher.kill()
+        assert launcher.stdout is not None
+        assert launcher.stdout.read() == ""  # once the rank, too, has let go of it
+
+
 class Patient:
     """A follower that runs until the test lets it end."""
 

@@ -94,8 +94,9 @@ def load_rank(
     except RankFailed:
         raise
     except InvalidConfig as error:
-        # So that the others say why; whoever does not hear it sees this process end.
-        with suppress(GroupBroken):
+        # So that the others say why; whoever does not hear it sees this process end. What they may
+        # have to say against it comes second.
+        with suppress(GroupBroken, RankFailed):
             group.meet(error=error.message)
         raise
 

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.engine.ranks.meeting import meet_others, say_complete
 from paceline.engine.ranks.messages import Kind
 from paceline.engine.ranks.place import GroupBroken, RankPlace
 from paceline.errors import InvalidConfig
@@ -52,7 +53,12 @@ class RankGroup:
         timeout_s: float = TIMEOUT_S,
         join_timeout_s: float = JOIN_TIMEOUT_S,
     ) -> None:
-        """Wait until all ranks are there; raises `GroupBroken` if they are not in time."""
+        """Wait until all ranks are there.
+
+        Raises:
+            GroupBroken: they are not in time.
+            InvalidConfig: they were told different things about the group, or its port is taken.
+        """
         self.rank = place.rank
         self.size = place.size
         self.num_sharing_memory = place.local_size if backend == CPU_BACKEND else 1
@@ -61,19 +67,16 @@ class RankGroup:
         """What this rank's exchanges have sent to the others, and received, since the start."""
         self.num_bytes_received = 0
         self._timeout_s = timeout_s
-        logger.info(
-            "rank %d of %d waits for the others at %s:%d",
-            *(place.rank, place.size, place.master_addr, place.master_port),
-        )
+        logger.info("%s waits for the others at %s", place, place.meeting_point)
+        join_timeout = timedelta(seconds=join_timeout_s)
+        store = self._guarded(lambda: meet_others(place, join_timeout))
         self._guarded(
             lambda: dist.init_process_group(
-                backend,
-                init_method="env://",
-                rank=place.rank,
-                world_size=place.size,
-                timeout=timedelta(seconds=join_timeout_s),
+                backend, store=store, rank=place.rank, world_size=place.size, timeout=join_timeout
             )
         )
+        if place.rank == 0:
+            self._guarded(lambda: say_complete(store))
         # With the short time-out; only loading, where ranks differ by minutes, uses the other.
         self._group = self._guarded(
             lambda: dist.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))

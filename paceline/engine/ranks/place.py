@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from paceline.addresses import with_port
 from paceline.errors import InvalidConfig, shown
 from paceline.security_settings import is_loopback
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
 """How a rank is told its place; the last one may be missing."""
+TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
+"""There where torchrun has started the process."""
 
 
 class GroupBroken(Exception):
@@ -32,6 +35,11 @@ class RankPlace:
     """Where rank 0 listens for the others while the group forms."""
     local_size: int = 1
     """Ranks on this host, which share its memory, cores and ports."""
+
+    @property
+    def meeting_point(self) -> str:
+        """Where the ranks find one another, with the port."""
+        return with_port(self.master_addr, self.master_port)
 
     @property
     def local_rank(self) -> int:
@@ -65,6 +73,8 @@ def find_place(size: int, variables: Mapping[str, str]) -> RankPlace | None:
             f"(PACELINE_TENSOR_PARALLEL_SIZE) is {size}; expected the same number of ranks"
         )
     address = variables["MASTER_ADDR"]
+    if "[" in address:
+        raise InvalidConfig(f"MASTER_ADDR is {address!r}; expected an address without brackets")
     # Where rank 0 is reached by such an address, all ranks are on its host.
     local_size = size if is_loopback(address) else 1
     if variables.get("LOCAL_WORLD_SIZE"):
