@@ -145,12 +145,15 @@ def _affordable_tokens(
 ) -> int:
     from paceline.engine.attention_shape import AttentionShape
     from paceline.engine.kv_storage import kv_bytes_per_token
+    from paceline.engine.paged.storage import CELLS_PER_SCRATCH_BLOCK
 
     config, dtype = loaded.module.config, loaded.module.dtype
+    shape = AttentionShape.of(config) if share is None else share.shape(config)
+    bytes_per_token = kv_bytes_per_token(shape, dtype, feature_size)
+    if device.pages_kv:
+        bytes_per_token += -(-bytes_per_token // CELLS_PER_SCRATCH_BLOCK)
     if share is None:
-        bytes_per_token = kv_bytes_per_token(AttentionShape.of(config), dtype, feature_size)
         return memory_share(settings, device) // bytes_per_token
-    bytes_per_token = kv_bytes_per_token(share.shape(config), dtype, feature_size)
     own = memory_share(settings, device) // share.group.num_sharing_memory // bytes_per_token
     return share.group.least(own)
 
