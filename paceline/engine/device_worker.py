@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Generic, TypeVar
 
+from paceline.engine.lost_device import DeviceLost, what_lost_it
 from paceline.engine.ranks.place import GroupBroken
 from paceline.engine.stepper import OfSequence, Ranks, Stepper
 from paceline.rounds import WorkerLoad
@@ -130,6 +131,8 @@ class DeviceWorker(Generic[RoundT, ResultT]):
                 error = self._running.exception()
                 if isinstance(error, GroupBroken):
                     return str(error)
+                if isinstance(error, DeviceLost):
+                    return f"its device is lost: {error}"
                 return f"its thread has ended: {error!r}"
             is_same = turn == self._num_turns and not self._is_resting
             turn, num_looks = self._num_turns, num_looks + 1 if is_same else 0
@@ -273,9 +276,11 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         self._deliver(results)
 
     def _abandon(self, error: Exception) -> list[ResultT]:
-        if isinstance(error, GroupBroken) or _is_card_lost(error):
+        if isinstance(error, GroupBroken):
             raise error
         logger.exception("a pass failed")
+        if reason := what_lost_it():
+            raise DeviceLost(reason) from error
         return self._stepper.abandon(f"the worker's pass failed: {error!r}")
 
     def _deliver(self, results: Sequence[ResultT]) -> None:
@@ -287,9 +292,3 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         self.load = load = self._stepper.load
         for caller, share in by_caller.items():
             caller.deliver(share, load)
-
-
-def _is_card_lost(error: Exception) -> bool:
-    """Whether nothing works on a card any more until its process begins anew."""
-    torch = sys.modules.get("torch")  # which a worker of the table model has not imported
-    return torch is not None and isinstance(error, torch.AcceleratorError)

@@ -122,6 +122,9 @@ class TransformerModel:
         logits, features = self._runner.run(plan)
         if self._kept_size:
             _keep_features(batch, features)
+        if not plan.wanted_rows:
+            # Nobody waits for what follows: the pass would end, or fail, within the next one.
+            self._device.synchronize()
         for part in batch:
             part.kv.num_tokens += part.num_stem
         if self._chooser is not None:

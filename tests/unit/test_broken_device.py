@@ -4,11 +4,12 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
-import torch
 from waiting import SOON_S, until
 
 from paceline.engine import device_worker
@@ -28,7 +29,6 @@ class Stepper:
 
     waiting: list[Round] = field(default_factory=list)
     may_step: threading.Event = field(default_factory=threading.Event)
-    fault: Exception | None = None
     load: WorkerLoad = WorkerLoad()
 
     def accept(self, round: Round, waited_s: float) -> Round | None:
@@ -40,8 +40,6 @@ class Stepper:
 
     def step(self) -> list[Round]:
         assert self.may_step.wait(SOON_S)
-        if self.fault is not None:
-            raise self.fault
         results, self.waiting = self.waiting, []
         return results
 
@@ -85,11 +83,48 @@ async def test_a_thread_that_ends_unasked_is_noticed(worker: Worker) -> None:
     assert await worker.until_broken() == "its thread has ended: OSError('the device is lost')"
 
 
-async def test_a_card_that_is_lost_in_a_pass_is_noticed(worker: Worker, stepper: Stepper) -> None:
-    stepper.fault = torch.AcceleratorError("CUDA error: an illegal memory access")
-    stepper.may_step.set()
-    worker.submit(Caller(lambda results, load: None), [Round("a")])
-    assert "its thread has ended: AcceleratorError('CUDA error" in await worker.until_broken()
+@dataclass
+class FailingStepper(Stepper):
+    """Its passes fail."""
+
+    def step(self) -> list[Round]:
+        raise RuntimeError("CUDA error")
+
+    def abandon(self, message: str) -> list[Round]:
+        failed, self.waiting = self.waiting, []
+        return failed
+
+
+async def outcome_of_a_failed_pass(synchronize: Callable[[], None]) -> str:
+    """What becomes of a worker whose pass fails on a device that does so when it is asked."""
+    torch = types.SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_worker, "LOOK_S", 0.01)
+        patch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=torch))
+        worker = Worker(FailingStepper(), device_thread("device"))
+        worker.start()
+        answered = asyncio.Event()
+        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, answered.set)
+        worker.submit(Caller(lambda results, load: tell()), [Round("a")])
+        broken, going_on = [
+            asyncio.ensure_future(w) for w in (worker.until_broken(), answered.wait())
+        ]
+        await asyncio.wait({broken, going_on}, return_when=asyncio.FIRST_COMPLETED, timeout=SOON_S)
+        worker.stop()
+        broken.cancel()
+        return broken.result() if broken.done() else "goes on"
+
+
+async def test_a_worker_ends_with_a_device_whose_error_stays() -> None:
+    def fail() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access\nCompile with TORCH_USE_CUDA_DSA")
+
+    found = await outcome_of_a_failed_pass(fail)
+    assert found == "its device is lost: CUDA error: an illegal memory access"
+
+
+async def test_a_worker_goes_on_after_a_failed_pass_of_a_device_that_computes() -> None:
+    assert await outcome_of_a_failed_pass(lambda: None) == "goes on"
 
 
 async def test_a_worker_that_rests_is_not_broken(worker: Worker, stepper: Stepper) -> None:

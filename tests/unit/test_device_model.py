@@ -13,6 +13,7 @@ from torch import Tensor
 from paceline.engine.device import CPU, Device
 from paceline.engine.linear import PaddedLinear
 from paceline.engine.loading import load_model
+from paceline.engine.model import PassSequence
 from paceline.engine.transformer import TransformerModel
 from paceline.engine.worker_model import WorkerModel, made_ready
 from paceline.errors import InvalidConfig
@@ -79,6 +80,27 @@ def test_the_model_as_a_whole_is_measured_where_each_layer_is_exact(
     monkeypatch.setattr("paceline.engine.linear.can_pack", lambda dtype: False)
     with pytest.raises(InvalidConfig, match="depend on the width of a pass on this machine"):
         engine(CPU)
+
+
+class Waiting(CudaDouble):
+    """Counts how often it was waited for."""
+
+    num_waits = 0
+
+    def synchronize(self) -> None:
+        self.num_waits += 1
+
+
+def test_a_pass_ends_when_it_is_computed_though_nobody_wants_its_rows() -> None:
+    device = Waiting()
+    model = engine(device)
+    kv = model.kv_cache.open([1], salt="")
+    assert model.kv_cache.reserve(kv, 20)
+    before = device.num_waits
+    model.forward([PassSequence(kv, [1] * 10, 1)])
+    assert device.num_waits == before
+    model.forward([PassSequence(kv, [1] * 10, 0)])
+    assert device.num_waits == before + 1
 
 
 def test_half_precision_runs_on_a_card_only() -> None:
