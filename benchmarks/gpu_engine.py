@@ -17,6 +17,7 @@ from paceline.engine.device import CPU, Device
 from paceline.engine.kv_cache import KVSequence
 from paceline.engine.model import LanguageModel, PassSequence
 from paceline.engine.worker_model import WorkerModel, build_worker_model
+from paceline.rounds import SequenceSettings
 from target_service.config import TargetSettings
 
 MAX_LENGTH = 2048
@@ -24,6 +25,7 @@ NUM_ALONE = 2
 """Texts that are made once more without others beside them."""
 CONTEXT = 512
 """Tokens before a pass that is timed."""
+GREEDY = SequenceSettings(max_length=2**32 - 1)
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
 """What the host calls on a card, by the beginning of the names that the profiler gives."""
 
@@ -105,7 +107,8 @@ def pass_costs(
 def _pass(model: LanguageModel, kvs: Sequence[KVSequence[Any]], num_rows: int) -> None:
     for kv in kvs:
         kv.num_tokens = CONTEXT  # what these tokens say takes no time
-    model.forward([PassSequence(kv, [0] * num_rows, num_rows) for kv in kvs])
+    # With settings, as rounds bring them: the tokens are chosen where the rows are.
+    model.forward([PassSequence(kv, [0] * num_rows, num_rows, settings=GREEDY) for kv in kvs])
 
 
 def decoding(

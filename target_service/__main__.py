@@ -86,7 +86,7 @@ async def _follow(
 
 def _build_rank(settings: TargetSettings, place: RankPlace) -> Any:
     """Rank 0 as any model of a worker, or a `Follower`."""
-    prepare_torch(settings)
+    prepare_torch(settings, place.local_rank)
     from paceline.engine.ranks.build import build_rank
 
     return build_rank(settings, place)
