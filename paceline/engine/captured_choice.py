@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from paceline.engine.device_sampling import RowParameters, Stages, choose_tokens
-from paceline.engine.paged.graphs import CudaGraph, EagerGraph, PassGraph, Results
+from paceline.engine.paged.graphs import CudaGraph, EagerGraph, PassGraph, Results, has_room
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class CapturedChoice:
 
     def _captures(self, kind: _Kind) -> bool:
         """Whether there is a graph for this, as of now."""
-        if kind not in self._graphs and self._can_capture:
+        if kind not in self._graphs and self._can_capture and has_room(self._device):
             try:
                 self._graphs[kind] = self._capture(kind)
             except RuntimeError:

@@ -99,6 +99,9 @@ class CpuDevice:
         """Whatever returned is computed."""
 
 
+_TYPES_OF_CARDS = ("bfloat16", "float16", "float32")
+
+
 class CudaDevice:
     """One CUDA card, on its default stream.
 
@@ -109,7 +112,7 @@ class CudaDevice:
     not.
     """
 
-    dtypes: tuple[str, ...] = ("bfloat16", "float16", "float32")
+    dtypes: tuple[str, ...] = _TYPES_OF_CARDS
     kv_memory_fraction = 0.9
     linear_rows = 128
     packs_weights = False
@@ -123,6 +126,7 @@ class CudaDevice:
 
     def _set_up(self) -> None:
         torch.cuda.set_device(self.torch_device)
+        self.dtypes = dtypes_of_card(torch.cuda.get_device_capability(self.torch_device))
         torch.backends.cuda.preferred_blas_library("cublaslt")
         equal_sums()
 
@@ -138,10 +142,9 @@ class CudaDevice:
         )
 
     def free_memory(self) -> int:
-        """What the card has left, and what torch keeps of it without a use."""
-        free, _ = torch.cuda.mem_get_info(self.torch_device)
-        reserved = torch.cuda.memory_reserved(self.torch_device)
-        return free + reserved - torch.cuda.memory_allocated(self.torch_device)
+        """What is unused, less what passes work in, and at least half of it."""
+        unused = unused_memory(self.torch_device)
+        return unused - min(WORKING_MEMORY, unused // 2)
 
     def synchronize(self) -> None:
         """Return when the stream is empty."""
@@ -149,9 +152,23 @@ class CudaDevice:
 
 
 CPU = CpuDevice()
+WORKING_MEMORY = 2**31
+"""Bytes of a card for kernels' code, activations, rows of logits and what tokens are chosen in:
+some 1 GB for passes of 600 rows of an 8B model with a vocabulary of 128,000 tokens."""
 CUBLAS_ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
 """Set before CUDA starts. Workspaces too small for the partial sums of split-K, of one size
 whatever memory is free."""
+
+
+def dtypes_of_card(capability: tuple[int, int]) -> tuple[str, ...]:
+    """Those that cards of a compute capability multiply; bfloat16 came with 8.0."""
+    return _TYPES_OF_CARDS if capability >= (8, 0) else _TYPES_OF_CARDS[1:]
+
+
+def unused_memory(device: torch.device) -> int:
+    """Bytes that a card has left, and that torch keeps of it without a use."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def equal_sums() -> None:

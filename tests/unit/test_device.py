@@ -9,7 +9,15 @@ from device_double import CudaDouble
 from tiny_models import save_checkpoint
 
 from paceline.config import read_settings
-from paceline.engine.device import CPU, CpuDevice, Device, dtype_on, open_device
+from paceline.engine.device import (
+    CPU,
+    CpuDevice,
+    CudaDevice,
+    Device,
+    dtype_on,
+    dtypes_of_card,
+    open_device,
+)
 from paceline.engine.loading import load_model
 from paceline.engine.worker_model import build_worker_model, made_ready
 from paceline.errors import InvalidConfig
@@ -58,6 +66,18 @@ def test_the_type_of_weights_is_the_devices_own_unless_one_is_named(
 ) -> None:
     assert dtype_on(device, "auto") == expected
     assert dtype_on(device, "bfloat16") == "bfloat16"
+
+
+def test_cards_that_cannot_multiply_bfloat16_take_float16() -> None:
+    assert dtypes_of_card((9, 0)) == ("bfloat16", "float16", "float32") == CudaDouble().dtypes
+    assert dtypes_of_card((7, 5)) == ("float16", "float32")
+
+
+def test_what_passes_work_in_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.engine.device.unused_memory", lambda device: 2**36)
+    assert CudaDevice.free_memory(CudaDouble()) == 2**36 - 2**31
+    monkeypatch.setattr("paceline.engine.device.unused_memory", lambda device: 2**31)
+    assert CudaDevice.free_memory(CudaDouble()) == 2**30
 
 
 def test_half_precision_is_for_cards_only() -> None:

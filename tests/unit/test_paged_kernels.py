@@ -9,7 +9,7 @@ from varlen_reference import VarlenReference
 
 from paceline.engine.attention import SequenceRows, TiledAttention
 from paceline.engine.attention_shape import AttentionShape
-from paceline.engine.paged.kernels import GatheredKernel, PagedKernel
+from paceline.engine.paged.kernels import GatheredKernel, PagedKernel, tiles_per_call
 from paceline.engine.paged.storage import PAGE_SIZE
 from paceline.engine.paged.varlen import (
     VarlenKernel,
@@ -158,3 +158,17 @@ def test_the_log_says_which_kernel_a_card_gets(
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("Attention on cuda:0: FlashAttention") and "the same bits" in first
     assert "no kernel image" in second and "bits that vary" in second
+
+
+def test_keys_of_long_texts_are_gathered_a_few_tiles_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shape = SHAPES[0]
+    keys = Keys(shape, torch.float32)
+    kernel = GatheredKernel(shape, MAX_LENGTH, None)
+    at_once = attend(kernel, keys, 0.25, 40, STARTS[:8])
+    monkeypatch.setattr("paceline.engine.paged.kernels.GATHERED_BYTES", 2 * 1024 * 2 * 16 * 4)
+    tables = torch.empty(8, kernel.table_width(4))
+    assert tiles_per_call(shape, tables) == 2
+    torch.testing.assert_close(attend(kernel, keys, 0.25, 40, STARTS[:8]), at_once)
+    assert tiles_per_call(AttentionShape(32, 32, 8, 128), torch.empty(8, 512)) == 1

@@ -16,9 +16,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from paceline.engine.device import unused_memory
+
 Results = tuple[Tensor, ...]
 Pass = Callable[[Tensor], Results]
 
+LEAST_UNUSED = 2**30
+"""Bytes of a card that captures leave to what runs without one. Those of an 8B model with a
+vocabulary of 128,000 tokens may come to some 4 GB, when passes of every kind have occurred."""
 WARM_UP_RUNS = 2
 """Before a capture: in the first runs libraries allocate workspaces, and models their tables."""
 _HOST_READS = frozenset(
@@ -41,15 +46,19 @@ class CudaGraph:
 
     def __init__(self, function: Pass, numbers: Tensor, device: torch.device, pool: Any) -> None:
         self._numbers = numbers.to(device)
-        beside = torch.cuda.Stream(device)
-        beside.wait_stream(torch.cuda.current_stream(device))
+        own, beside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+        beside.wait_stream(own)
         with torch.cuda.stream(beside):
             for _ in range(WARM_UP_RUNS):
                 function(self._numbers)
-        torch.cuda.current_stream(device).wait_stream(beside)
+        own.wait_stream(beside)
         self._graph = torch.cuda.CUDAGraph()
-        # Other threads may use the card meanwhile; what they do is not recorded.
-        with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+        # Where a capture fails torch stays on the stream of the capture: the outer context goes
+        # back. What other threads do with CUDA meanwhile (NCCL has some) shall not make it fail.
+        with (
+            torch.cuda.stream(own),
+            torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"),
+        ):
             self._results = function(self._numbers)
 
     def replay(self, numbers: Tensor) -> Results:
@@ -57,6 +66,11 @@ class CudaGraph:
         self._numbers.copy_(numbers.pin_memory(), non_blocking=True)
         self._graph.replay()
         return self._results
+
+
+def has_room(device: torch.device) -> bool:
+    """Whether one more graph may be captured there: each keeps memory for its results."""
+    return device.type != "cuda" or unused_memory(device) >= LEAST_UNUSED
 
 
 class EagerGraph:

@@ -28,6 +28,8 @@ from paceline.engine.paged.waves import TILE_SIZE
 BLOCKS_PER_STEP = CELL_SIZE // PAGE_SIZE
 TILES_PER_CALL = 8
 """Tiles whose keys are gathered at a time: enough for all cores, and few enough to have room."""
+GATHERED_BYTES = 2**28
+"""On a card fewer tiles where their keys, as wide as the longest text, would take more."""
 
 
 class WaveAttention(Protocol):
@@ -107,8 +109,9 @@ class _GatheredWave:
     ) -> None:
         self._shape = shape
         self._tiled = tiled
+        self._per_call = TILES_PER_CALL if tiled is not None else tiles_per_call(shape, tables)
         # `TiledAttention` takes the last tile first.
-        parts = zip(tables.split(TILES_PER_CALL), num_keys.split(TILES_PER_CALL), strict=True)
+        parts = zip(tables.split(self._per_call), num_keys.split(self._per_call), strict=True)
         self._tiles = [(table.flip(0), count.flip(0)) for table, count in parts]
         self._masks: dict[int | None, list[Tensor]] = {}
 
@@ -118,7 +121,7 @@ class _GatheredWave:
         """See `WaveAttention`."""
         if window not in self._masks:
             self._masks[window] = [self._mask(*tiles, query, window) for tiles in self._tiles]
-        queries = query.split(TILES_PER_CALL * TILE_SIZE)
+        queries = query.split(self._per_call * TILE_SIZE)
         parts = zip(self._tiles, self._masks[window], queries, strict=True)
         results = [
             self._attend(part, gathered(keys, table), gathered(values, table), mask, scaling)
@@ -151,6 +154,18 @@ class _GatheredWave:
         dtype = torch.float32 if self._tiled is not None else query.dtype
         mask = torch.zeros(is_hidden.shape, dtype=dtype, device=device)
         return mask.masked_fill_(is_hidden, float("-inf"))
+
+
+def tiles_per_call(
+    shape: AttentionShape,
+    tables: Tensor,  # [T, B]
+) -> int:
+    """The same for all passes, whose tiles are a multiple of eight: all calls have one shape."""
+    num_tiles = TILES_PER_CALL
+    per_tile = tables.shape[1] * PAGE_SIZE * shape.num_kv_heads * shape.head_dim * 4
+    while num_tiles > 1 and num_tiles * per_tile > GATHERED_BYTES:
+        num_tiles //= 2
+    return num_tiles
 
 
 def gathered(

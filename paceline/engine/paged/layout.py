@@ -17,7 +17,14 @@ from torch import Tensor
 
 from paceline.engine.kv_layout import Decoder
 from paceline.engine.paged.attention import PagedAttention
-from paceline.engine.paged.graphs import CudaGraph, EagerGraph, Pass, PassGraph, Results
+from paceline.engine.paged.graphs import (
+    CudaGraph,
+    EagerGraph,
+    Pass,
+    PassGraph,
+    Results,
+    has_room,
+)
 from paceline.engine.paged.kernels import PagedKernel
 from paceline.engine.paged.numbers import Widths, pack, padding, unpack
 from paceline.engine.paged.storage import PAGE_SIZE, PagedKV, PagedStorage, PagedTree
@@ -90,6 +97,8 @@ class PagedLayout:
         if not self._is_captured(widths):
             return None
         if widths not in self._graphs:
+            if not has_room(self._device):
+                return None
             try:
                 self._graphs[widths] = self._capture(widths)
             except RuntimeError:

@@ -114,8 +114,10 @@ class PagedStorage:
         return PAGE_SIZE
 
     def index(self, numbers: Sequence[int]) -> Tensor:
-        """Numbers of slots on the device, to index with."""
-        return torch.tensor(numbers, dtype=torch.long).to(self.blocks.device)
+        """Numbers of slots on the device, to index with; nobody waits for them."""
+        device = self.blocks.device
+        pinned = torch.tensor(numbers, dtype=torch.long, pin_memory=device.type == "cuda")
+        return pinned.to(device, non_blocking=True)
 
     def allocate(self, num_cells: int) -> PagedKV:
         """A new sequence."""
