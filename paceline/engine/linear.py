@@ -26,7 +26,7 @@ so that the widths which occur can be checked."""
 WIDE = 16384
 """Outputs from which a layer counts as wide."""
 _PROBED_WIDTHS = (*range(1, 18), 24, 31, 33, 48, 64, 65, 128, 192, 257, 511)
-_PROBED_STARTS = (1, 2, 7, 16, 40)
+_PROBED_STARTS = (1, 2, 7, 16, 40, 71, 100, 125)
 
 
 class ExactLinear(Protocol):
@@ -151,7 +151,8 @@ class LinearFactory:
             if self._is_packed_exact[shape]:
                 return packed
         padded = PaddedLinear(weight, bias, self._device.linear_rows)
-        if shape not in self._padded_shapes and not has_exact_rows(padded, weight):
+        blocks = 2 * self._device.linear_rows
+        if shape not in self._padded_shapes and not has_exact_rows(padded, weight, blocks):
             if self._device.refuses_varying_width:
                 raise InvalidConfig(
                     f"A linear layer of {shape[1]} inputs and {shape[0]} outputs in {weight.dtype} "
@@ -164,16 +165,20 @@ class LinearFactory:
 
 
 @torch.inference_mode()
-def has_exact_rows(linear: ExactLinear, weight: Tensor) -> bool:
-    """Whether a row has the same bits at every probed width and place."""
+def has_exact_rows(linear: ExactLinear, weight: Tensor, least_rows: int = 0) -> bool:
+    """Whether a row has the same bits at every probed width and place.
+
+    Probes as many rows as the layer takes in one call, or `least_rows` if those are more.
+    """
     generator = torch.Generator().manual_seed(0)
     num_outputs, num_inputs = weight.shape
-    most = max_rows(weight)
+    most = max(max_rows(weight), least_rows)
     x = torch.randn(most, num_inputs, generator=generator).to(weight)
     rows = linear(x)
     if not all(torch.equal(linear(x[:n]), rows[:n]) for n in _PROBED_WIDTHS if n < most):
         return False
-    if not all(torch.equal(linear(x[i : i + 8]), rows[i : i + 8]) for i in _PROBED_STARTS):
+    starts = [start for start in _PROBED_STARTS if start + 8 <= most]
+    if not all(torch.equal(linear(x[i : i + 8]), rows[i : i + 8]) for i in starts):
         return False
     other = torch.randn(17, num_outputs, generator=generator).to(weight)
     x = x[:17]

@@ -74,7 +74,7 @@ def test_where_bits_depend_on_the_width_a_cpu_refuses_the_model_and_a_card_says_
 def test_the_model_as_a_whole_is_measured_where_each_layer_is_exact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("paceline.engine.linear.has_exact_rows", lambda linear, weight: True)
+    monkeypatch.setattr("paceline.engine.linear.has_exact_rows", lambda *_: True)
     monkeypatch.setattr("paceline.engine.linear.PaddedLinear", PlaceDependent)
     assert engine(CARD).varies_with_width
     monkeypatch.setattr("paceline.engine.linear.can_pack", lambda dtype: False)

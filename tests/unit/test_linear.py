@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from paceline.engine.linear import (
     MAX_ROWS,
+    WIDE,
     ExactLinear,
     LinearFactory,
     PackedLinear,
@@ -124,6 +125,25 @@ def test_on_a_card_a_layer_runs_on_whole_blocks_of_rows(
         assert torch.equal(linear(x[-width:]), rows[-width:])
     assert set(seen) == {128}
     assert linears.varying_shapes == set()
+
+
+class LateRows(PaddedLinear):
+    """Right, but for the last bits of a block's second half."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = super().__call__(x)
+        place = torch.arange(len(x)) % 128
+        return rows * (1 + 1e-6 * (place >= 64))[:, None].to(rows)
+
+
+@pytest.mark.parametrize("num_outputs", [40, WIDE])
+def test_all_places_of_a_cards_block_are_checked_in_layers_of_any_size(
+    num_outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.engine.linear.PaddedLinear", LateRows)
+    linears = LinearFactory(torch.float32, use_packed=True, device=CudaDouble())
+    linears.make(*weights(8, num_outputs, torch.float32))
+    assert linears.varying_shapes == {(num_outputs, 8, True)}
 
 
 def test_a_shape_that_fails_the_check_runs_on_a_card_and_is_named(
