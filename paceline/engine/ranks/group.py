@@ -207,17 +207,24 @@ class RankGroup:
         others = [rank for rank in range(self.size) if rank != self.rank]
         sends = [dist.P2POp(dist.isend, x, rank, self._group) for rank in others]
         receives = [dist.P2POp(dist.irecv, parts[rank], rank, self._group) for rank in others]
-        for work in dist.batch_isend_irecv([*sends, *receives]):
-            work.wait()
+        works = dist.batch_isend_irecv([*sends, *receives])
+        for rank, work in zip([*others, *others], works, strict=True):
+            self._guarded(work.wait, rank)
 
-    def _guarded(self, exchange: Callable[[], T]) -> T:
+    def _guarded(self, exchange: Callable[[], T], other: int | None = None) -> T:
+        """What `exchange` returns; it is one with the rank `other`, or with several."""
         try:
             return exchange()
         except RuntimeError as error:  # what all of torch.distributed's errors are
+            if self.size == 2:
+                other = 1 - self.rank
+            lost = (
+                f"all {self.size} ranks of its group: one" if other is None else f"rank {other}: it"
+            )
             reason = str(error).strip().partition("\n")[0]
             raise GroupBroken(
-                f"rank {self.rank} cannot reach all {self.size} ranks of its group: one has ended, "
-                f"or has not answered for {self._timeout_s:g} s ({reason})"
+                f"rank {self.rank} cannot reach {lost} has ended, or has not answered for "
+                f"{self._timeout_s:g} s ({reason})"
             ) from error
 
 
