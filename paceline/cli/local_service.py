@@ -72,27 +72,27 @@ class LocalService:
         for sentence in settings.contradictions():
             self._say(f"Warning: {sentence}")
         num_drafts = settings.draft_replicas if settings.drafts else 0
+        # Held until the processes listen there: ranks and others take any port that is free.
         with ExitStack() as reserved:
             http_port = reserve_port(reserved, "--http-port", settings.http_port)
             grpc_port = reserve_port(reserved, "--grpc-port", settings.grpc_port)
             num_workers = settings.target_replicas + num_drafts
             ports = [reserve_port(reserved, "port", 0) for _ in range(2 * num_workers)]
-        addresses = [f"{HOST}:{port}" for port in ports[:num_workers]]
-        self._metrics_ports = dict(zip(addresses, ports[num_workers:], strict=True))
-        pages = (http_port, *self._metrics_ports.values())
-        self.metrics_urls = [f"http://{HOST}:{port}/metrics" for port in pages]
-        targets = addresses[: settings.target_replicas]
-        drafts = addresses[settings.target_replicas :]
-        redis_url = self._find_redis()
+            addresses = [f"{HOST}:{port}" for port in ports[:num_workers]]
+            self._metrics_ports = dict(zip(addresses, ports[num_workers:], strict=True))
+            pages = (http_port, *self._metrics_ports.values())
+            self.metrics_urls = [f"http://{HOST}:{port}/metrics" for port in pages]
+            targets = addresses[: settings.target_replicas]
+            drafts = addresses[settings.target_replicas :]
+            redis_url = self._find_redis()
+            self._start_workers(targets, drafts)
 
-        self._start_workers(targets, drafts)
-
-        self.url = f"http://{HOST}:{http_port}"
-        self.grpc_address = f"{HOST}:{grpc_port}"
-        coordinator = self._start_coordinator(http_port, grpc_port, targets, drafts, redis_url)
-        with self._console.status("Starting the coordinator"):
-            probe = HttpProbe(self.url)
-            self._supervisor.wait_ready({coordinator: probe}, START_TIMEOUT_S, self._say_ready)
+            self.url = f"http://{HOST}:{http_port}"
+            self.grpc_address = f"{HOST}:{grpc_port}"
+            coordinator = self._start_coordinator(http_port, grpc_port, targets, drafts, redis_url)
+            with self._console.status("Starting the coordinator"):
+                probe = HttpProbe(self.url)
+                self._supervisor.wait_ready({coordinator: probe}, START_TIMEOUT_S, self._say_ready)
         self._warn_of_what_is_not_used()
 
     def _start_workers(self, targets: list[str], drafts: list[str]) -> None:
@@ -110,7 +110,10 @@ class LocalService:
                 child = self._start("draft_service", f"draft-{number}", values, GRACE_S)
                 self._drafts.append(child)
                 probes[child] = GrpcProbe(address, "paceline.v1.DraftService")
-            self._say(f"Starting {', '.join(child.spec.name for child in probes)}")
+            num_ranks = self._settings.tensor_parallel_size
+            names = ", ".join(child.spec.name for child in probes)
+            each = f"; {num_ranks} ranks for each target" if num_ranks > 1 else ""
+            self._say(f"Starting {names}{each}; their logs are in {self._directory}")
             with self._console.status("Loading the model"):
                 self._supervisor.wait_ready(probes, START_TIMEOUT_S, self._say_ready)
         for grpc_probe in probes.values():
