@@ -1,6 +1,7 @@
 """Attention over blocks: each kernel means the same, and the CPU's has the contiguous bits."""
 
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from paceline.engine.paged.kernels import GatheredKernel, PagedKernel, tiles_per
 from paceline.engine.paged.storage import PAGE_SIZE
 from paceline.engine.paged.varlen import (
     VarlenKernel,
+    agrees,
     choose_kernel,
     has_exact_rows,
     varlen_fault,
@@ -105,12 +107,36 @@ def test_a_kernel_is_known_by_whether_its_rows_are_exact(monkeypatch: pytest.Mon
     monkeypatch.setattr("paceline.engine.paged.varlen.varlen_attn", reference)
     kernel = VarlenKernel(MAX_LENGTH)
     assert has_exact_rows(kernel, shape, torch.bfloat16, CPU, MAX_LENGTH)
+    assert has_exact_rows(VarlenKernel(8), shape, torch.bfloat16, CPU, 8)
 
     def by_place(query: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         return reference(query, *args, **kwargs) + torch.arange(len(query))[:, None, None] % 16
 
     monkeypatch.setattr("paceline.engine.paged.varlen.varlen_attn", by_place)
     assert not has_exact_rows(kernel, shape, torch.bfloat16, CPU, MAX_LENGTH)
+
+
+@pytest.mark.parametrize("max_length", [40, 300, MAX_LENGTH])
+def test_a_kernel_that_takes_tables_or_lengths_for_something_else_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, max_length: int
+) -> None:
+    shape = AttentionShape(1, 4, 2, 8)
+    reference = VarlenReference()
+    kernel = VarlenKernel(max_length)
+    found = []
+    for changed in (
+        {},
+        {"window_size": (-1, 0)},
+        {"block_table": torch.zeros(5, kernel.table_width(3), dtype=torch.int32)},
+    ):
+
+        def attending(*args: object, changed: Any = changed, **kwargs: Any) -> torch.Tensor:
+            table = kwargs["block_table"]
+            return reference(*args, **kwargs | {k: v[: len(table)] for k, v in changed.items()})
+
+        monkeypatch.setattr("paceline.engine.paged.varlen.varlen_attn", attending)
+        found.append(agrees(kernel, shape, torch.bfloat16, CPU))
+    assert found == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -144,6 +170,7 @@ def test_the_log_says_which_kernel_a_card_gets(
     exact = "paceline.engine.paged.varlen.has_exact_rows"
     with caplog.at_level(logging.INFO, "paceline.engine.paged.varlen"):
         monkeypatch.setattr(exact, lambda *_: True)
+        monkeypatch.setattr("paceline.engine.paged.varlen.agrees", lambda *_: True)
         chosen = choose_kernel(shape, torch.bfloat16, CUDA, MAX_LENGTH)
         assert isinstance(chosen, VarlenKernel) and chosen.has_exact_rows
 
