@@ -142,6 +142,7 @@ class DeviceWorker(Generic[RoundT, ResultT]):
         """Return when another rank was told to stop, so that all have to."""
         while not self._is_asked_to_stop:  # noqa: ASYNC110  # the device thread tells nobody
             await asyncio.sleep(LOOK_S)
+        logger.info("another rank was told to stop; so all do")
 
     def stop(self) -> None:
         """Finish the pass that runs, let other ranks end, and end the thread."""

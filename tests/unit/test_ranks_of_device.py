@@ -1,5 +1,6 @@
 """The device thread of rank 0: how it calls the other ranks, and what it does when one is lost."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -135,10 +136,12 @@ def test_a_worker_that_stops_lets_the_other_ranks_end_last_and_on_its_own_thread
 
 
 async def test_a_rank_that_was_told_to_stop_is_heard_of_once_and_for_all(
-    worker: Worker, ranks: Ranks
+    worker: Worker, ranks: Ranks, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     ranks.on_tick = iter([True, *([False] * 10**6)]).__next__
     await worker.until_asked_to_stop()
+    assert caplog.messages == ["another rank was told to stop; so all do"]
     num_calls = len(ranks.calls)
     await until(lambda: len(ranks.calls) > num_calls)
     await worker.until_asked_to_stop()
