@@ -1,7 +1,9 @@
 """Two processes that share a model say what one says, and always the same, whatever the batch."""
 
+import os
 import re
 import signal
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,10 +143,23 @@ def test_all_ranks_keep_the_same_and_end_with_a_pass_that_fails(tmp_path: Path) 
             model.forward([PassSequence(kv, TEXT[:4], 1)])  # no room was reserved
 
 
+def listening_hosts(pid: int) -> set[str]:
+    """Addresses at which a process listens (Linux)."""
+    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    inodes = {link[8:-1] for link in links if link.startswith("socket:")}
+    found = set()
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_, inode = line.split()[:10]
+        if state == "0A" and inode in inodes:
+            found.add(socket.inet_ntoa(bytes.fromhex(local[:8])[::-1]))
+    return found
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_lost_is_missed_within_the_time_out(number: signal.Signals) -> None:
     with leading(2, (), timeout_s=2) as (group, (other,)):
         assert group.tick() is False
+        assert listening_hosts(os.getpid()) == listening_hosts(other.pid) == {"127.0.0.1"}
         other.send_signal(number)
         with pytest.raises(GroupBroken, match="rank 0 cannot reach rank 1: it has ended, or "):
             for _ in range(3):
