@@ -57,8 +57,8 @@ class DraftSettings(SecuritySettings):
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache. `auto`: float32 on a CPU, the fastest without AMX, and of the
-    matrices of heads eight bits where the CPU has bfloat16; bfloat16 on CUDA. float16 is for CUDA
-    only."""
+    matrices of heads eight bits where the CPU has bfloat16; bfloat16 on CUDA, float16 on older
+    cards. float16 is for CUDA only."""
 
     device: DeviceName = "auto"
     """Where the model runs: `cpu`, `cuda` (the first card) or `cuda:<index>`. `auto`: the first

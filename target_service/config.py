@@ -18,7 +18,7 @@ class TargetSettings(SecuritySettings):
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache. `auto`: float32 on a CPU, the fastest without AMX; bfloat16 on
-    CUDA. float16 is for CUDA only."""
+    CUDA, float16 on older cards. float16 is for CUDA only."""
 
     device: DeviceName = "auto"
     """Where the model runs: `cpu`, `cuda` (the first card) or `cuda:<index>`. `auto`: the first

@@ -85,8 +85,8 @@ class ServeSettings(Settings):
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV cache. `auto`: float32 on a CPU, the fastest without AMX, and of the
-    matrices of heads eight bits where the CPU has bfloat16; bfloat16 on CUDA. float16 is for CUDA
-    only."""
+    matrices of heads eight bits where the CPU has bfloat16; bfloat16 on CUDA, float16 on older
+    cards. float16 is for CUDA only."""
 
     device: DeviceName = "auto"
     """Where target and drafts run: `cpu`, `cuda`, `cuda:<index>`, or `auto`, the first card if
