@@ -43,7 +43,7 @@ async def test_without_a_target_no_model_is_listed_and_requests_say_why(service:
 async def test_operators_and_probes_are_answered(service: Service) -> None:
     assert (await service.client.get("/health")).json() == {"status": "ok"}
     assert (await service.client.get("/ready")).json() == {"ready": True, "reason": ""}
-    assert (await service.client.get("/version")).json()["protocol"] == "1.1"
+    assert (await service.client.get("/version")).json()["protocol"] == "1.2"
     status = (await service.client.get("/status")).json()
     assert status["model"] == "scripted"
     assert status["workers"] == []
