@@ -93,7 +93,7 @@ WORKERS: Rows = {
         Panel(
             "Between ranks, per pass",
             BYTES,
-            "Mean of what rank 0 of a target exchanges with the others; nothing where it is alone.",
+            "Mean of what rank 0 of a target exchanges with the others; 0 where it is alone.",
             {
                 "{{direction}}": (
                     f"{rate('rank_exchange_bytes_total', by='direction')}"

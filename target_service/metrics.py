@@ -88,7 +88,7 @@ class TargetMetrics:
 
         def exchanged() -> Values:
             if group is None:
-                return {}
+                return {("sent",): 0, ("received",): 0}
             return {("sent",): group.num_bytes_sent, ("received",): group.num_bytes_received}
 
         self.instruments.shown_counter(

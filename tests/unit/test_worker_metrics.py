@@ -129,6 +129,7 @@ def test_what_a_target_shows_of_its_load_is_0_behind_the_last_caller() -> None:
 def test_a_target_of_several_ranks_shows_how_many_and_what_they_exchange() -> None:
     target = Target()
     assert target.values["target_tensor_parallel_size"] == 1
+    assert target.values["rank_exchange_bytes_total{direction=sent}"] == 0
     group = SimpleNamespace(size=3, num_bytes_sent=70, num_bytes_received=5)
     verifier = target.verifier
     metrics = TargetMetrics(target.worker, verifier.passes, target.model.kv_cache, INFO, group)
