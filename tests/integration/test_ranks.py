@@ -157,7 +157,7 @@ def listening_hosts(pid: int) -> set[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_lost_is_missed_within_the_time_out(number: signal.Signals) -> None:
-    with leading(2, (), timeout_s=2) as (group, (other,)):
+    with leading(2, (), timeout_s=8) as (group, (other,)):
         assert group.tick() is False
         assert listening_hosts(os.getpid()) == listening_hosts(other.pid) == {"127.0.0.1"}
         other.send_signal(number)
