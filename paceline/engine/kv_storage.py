@@ -19,14 +19,11 @@ from paceline.engine.attention_shape import AttentionShape
 CELL_SIZE = 512
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class SequenceStorage:
-    """What is kept of one sequence."""
+class FeaturesInOrder:
+    """Of a storage whose features lie one behind the other."""
 
-    key_value: Tensor
-    """`[num_layers, 2, num_kv_heads, room, head_dim]`; 2 for keys and values."""
+    __slots__ = ()
     features: Tensor
-    """`[room, feature_size]`, half precision."""
 
     def feature_rows(self, start: int, end: int) -> Tensor:
         """The features `[end - start, feature_size]` of these tokens."""
@@ -35,6 +32,16 @@ class SequenceStorage:
     def keep_features(self, start: int, rows: Tensor) -> None:
         """Keep features `[N, feature_size]` for the tokens from `start` on."""
         self.features[start : start + len(rows)].copy_(rows)
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class SequenceStorage(FeaturesInOrder):
+    """What is kept of one sequence."""
+
+    key_value: Tensor
+    """`[num_layers, 2, num_kv_heads, room, head_dim]`; 2 for keys and values."""
+    features: Tensor
+    """`[room, feature_size]`, half precision."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,14 @@ from typing import Any
 
 from tests.cluster.objects import Object
 from tests.cluster.pod import Pod
+from tests.cluster.workload import Workload
 
 
-class Deployment:
+class Deployment(Workload):
     """One Deployment and its pods."""
 
     def __init__(self, item: Object, make: Callable[[str, Object], Pod]) -> None:
-        self.item = item
+        super().__init__(item)
         self._make = make
         self._pods: list[tuple[str, Pod]] = []
         """With the hash of the template of each."""
@@ -32,22 +33,9 @@ class Deployment:
         """Since it was first complete."""
 
     @property
-    def name(self) -> str:
-        return str(self.item["metadata"]["name"])
-
-    @property
     def pods(self) -> list[Pod]:
         """Those that there are, ending ones too."""
         return [pod for _, pod in self._pods if not pod.is_over]
-
-    @property
-    def active(self) -> list[Pod]:
-        """Those that are not ending."""
-        return [pod for pod in self.pods if not pod.is_terminating]
-
-    @property
-    def num_wanted(self) -> int:
-        return int(self.item["spec"].get("replicas", 1))
 
     @property
     def is_complete(self) -> bool:
@@ -57,7 +45,7 @@ class Deployment:
 
     def scale(self, replicas: int) -> None:
         """What `kubectl scale` does."""
-        self.item = {**self.item, "spec": {**self.item["spec"], "replicas": replicas}}
+        super().scale(replicas)
         self.least_ready = None
 
     def reconcile(self) -> None:

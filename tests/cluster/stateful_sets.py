@@ -8,22 +8,19 @@ from collections.abc import Callable
 
 from tests.cluster.objects import Object
 from tests.cluster.pod import Pod
+from tests.cluster.workload import Workload
 
 
-class StatefulSet:
+class StatefulSet(Workload):
     """One StatefulSet and its pods."""
 
     def __init__(self, item: Object, make: Callable[[str, Object], Pod]) -> None:
         spec = item["spec"]
         assert spec["podManagementPolicy"] == "Parallel", "others are not known here"
         assert spec["updateStrategy"]["type"] == "OnDelete", "others are not known here"
-        self.item = item
+        super().__init__(item)
         self._make = make
         self._pods: dict[int, Pod] = {}
-
-    @property
-    def name(self) -> str:
-        return str(self.item["metadata"]["name"])
 
     @property
     def pods(self) -> list[Pod]:
@@ -31,22 +28,9 @@ class StatefulSet:
         return [pod for _, pod in sorted(self._pods.items()) if not pod.is_over]
 
     @property
-    def active(self) -> list[Pod]:
-        """Those that are not ending."""
-        return [pod for pod in self.pods if not pod.is_terminating]
-
-    @property
-    def num_wanted(self) -> int:
-        return int(self.item["spec"].get("replicas", 1))
-
-    @property
     def is_complete(self) -> bool:
         """Whether there is what is wanted, all ready, and no other."""
         return len(self.pods) == self.num_wanted and all(pod.is_ready for pod in self.active)
-
-    def scale(self, replicas: int) -> None:
-        """What `kubectl scale` does."""
-        self.item = {**self.item, "spec": {**self.item["spec"], "replicas": replicas}}
 
     def reconcile(self) -> None:
         """Make and end pods as it has to be now."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from paceline.engine.attention_shape import AttentionShape
+from paceline.engine.kv_storage import FeaturesInOrder
 from paceline.engine.paged.pool import BlockPool
 
 PAGE_SIZE = 256
@@ -56,21 +57,13 @@ class PagedSequence:
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class PagedTree:
+class PagedTree(FeaturesInOrder):
     """What a pass computed for the tokens of a tree, in the tree's order."""
 
     key_value: Tensor
     """`[num_layers, N, 2, num_kv_heads, head_dim]`."""
     features: Tensor
     """`[N, feature_size]`."""
-
-    def feature_rows(self, start: int, end: int) -> Tensor:
-        """The features `[end - start, feature_size]` of these tokens."""
-        return self.features[start:end]
-
-    def keep_features(self, start: int, rows: Tensor) -> None:
-        """Keep features `[N, feature_size]` for the tokens from `start` on."""
-        self.features[start : start + len(rows)].copy_(rows)
 
 
 PagedKV = PagedSequence | PagedTree

@@ -24,11 +24,6 @@ class Follower:
         self._storages = Storages(runner.storage)
         self._was_told_to_stop = False
 
-    @property
-    def rank(self) -> int:
-        """Where it stands in its group."""
-        return self._group.rank
-
     def run(self) -> None:
         """Return when rank 0 stops; raises `GroupBroken` when it or another rank is lost."""
         while True:
